@@ -1,7 +1,7 @@
 """`vcuda` and its commands, each imported only when it is called.
 
 In: the command line. Out: an exit status. A VcudaError becomes the one line `vcuda: MESSAGE` on standard error and
-status 1. A wrong command line is click's error, with status 2. Anything else is a bug: one general sentence and status
+status 1; so does a wrong command line, with status 2. Anything else is a bug: one general sentence and status
 70, or the traceback if VCUDA_DEBUG=1. `command` has the details. To add a command: a module beside this one that
 defines a click command, and a line in `_COMMANDS`. As `kubectl-vcuda` it is a plugin of kubectl, and its help says so.
 """
@@ -21,20 +21,20 @@ from deviceplugin.cli.command import Bug, Refused, clearer, closest, report
 from deviceplugin.errors import VcudaError
 
 _COMMANDS = {
-    "agent": ("deviceplugin.cli.service:agent", "Grant this node's GPUs, and shares of them, through kubelet."),
+    "agent": ("deviceplugin.cli.service:agent", "Allocate this node's GPUs, and shares of them, through kubelet."),
     "bundle": ("deviceplugin.cli.bundle.command:bundle", "Gather what support needs in one archive, without secrets."),
     "completion": ("deviceplugin.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("deviceplugin.cli.service:config", "Print the effective settings and the origin of each."),
     "doctor": ("deviceplugin.cli.doctor.command:doctor", "Check the installation: each line says what to do."),
     "events": ("deviceplugin.cli.pods:events", "List what happened lately to pods, nodes and GPUs."),
-    "explain": ("deviceplugin.cli.explain:explain", "Explain why a pod is on its node, or why it is pending."),
-    "node": ("deviceplugin.cli.node:node", "Show one node: its GPUs, and who holds what."),
+    "explain": ("deviceplugin.cli.explain:explain", "Explain why a pod is on its node, or why it is Pending."),
+    "node": ("deviceplugin.cli.node:node", "Show one node: its GPUs, and which pods they are allocated to."),
     "nodes": ("deviceplugin.cli.nodes:nodes", "List nodes with their GPUs and what is free."),
     "place": ("deviceplugin.cli.place:place", "Show which GPUs a request would get, and why."),
-    "pods": ("deviceplugin.cli.pods:pods", "List pods with GPUs: where they are, or why they wait."),
+    "pods": ("deviceplugin.cli.pods:pods", "List pods with GPUs: where they are, or why they are Pending."),
     "scheduler": ("deviceplugin.cli.service:scheduler", "Choose node and GPUs for the pods of a cluster."),
     "simulate": ("deviceplugin.cli.simulate:simulate", "Simulate a placement policy on a workload."),
-    "top": ("deviceplugin.cli.top:top", "Show what nodes, GPUs and pods use beside what they hold."),
+    "top": ("deviceplugin.cli.top:top", "Show what nodes, GPUs, pods and namespaces use of what is allocated."),
     "ui": ("deviceplugin.cli.ui:ui", "Show the cluster in a browser."),
     "version": ("deviceplugin.cli.version:version", "Print the versions of this command and of the scheduler."),
 }
@@ -53,6 +53,12 @@ class LazyGroup(click.Group):
         if prog_name is None and Path(sys.argv[0]).name.startswith(_PLUGIN):
             prog_name = "kubectl vcuda"
         return super().main(args, prog_name, **{"complete_var": "_VCUDA_COMPLETE"} | extra)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401 - click's
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            raise clearer(error) from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_ARGUMENTS] = tuple(args)

@@ -1,7 +1,8 @@
 """The form of the commands that ask a cluster: examples in their help, and `-o` with the same words everywhere.
 
 In: what click parsed. Out: a click command whose help has examples, the options of the output, names of pods as kubectl
-takes them; `Refused`, how a command ends that did not do what was asked: the sentence on standard error, and a status.
+takes them; `Refused`, how a command ends that did not do what was asked: one line `vcuda: SENTENCE` on standard error,
+and a status; 2 is for a wrong command line.
 If the arguments ask for JSON or YAML, standard output has the document `{"error": SENTENCE}` in the place of the
 answer, so that a program that reads it finds JSON in every case. `kubectl vcuda` stands in examples if it was typed.
 """
@@ -93,20 +94,36 @@ class Bug(Refused):
     exit_code = os.EX_SOFTWARE
 
 
+class Misused(Refused):
+    """A wrong command line: one line, status 2."""
+
+    exit_code = 2
+
+
 def clearer(error: click.ClickException) -> click.ClickException:
-    """Click's error with the closest option first, and with all options that are missing instead of the first."""
+    """Click's error as one line: the option, what is wrong with it, and where the options are explained."""
+    if not isinstance(error, click.UsageError) or isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error
+    sentence = _sentence(error).rstrip(".")
+    hint = f"; see {error.ctx.command_path} --help" if error.ctx is not None and not sentence.endswith("?") else ""
+    return Misused(f"{sentence[:1].lower()}{sentence[1:]}{hint}")
+
+
+def _sentence(error: click.UsageError) -> str:
+    """With the closest option first, and with all options that are missing instead of the first."""
     if isinstance(error, click.NoSuchOption) and error.possibilities:
-        closest = " or ".join(error.possibilities[:2])
-        return click.UsageError(f"No such option '{error.option_name}'; did you mean {closest}?", error.ctx)
+        return f"No such option '{error.option_name}'; did you mean {' or '.join(error.possibilities[:2])}?"
     if isinstance(error, click.MissingParameter) and error.ctx is not None:
         missing = [
             each.get_error_hint(error.ctx)
             for each in error.ctx.command.params
             if each.required and each.name not in error.ctx.params
         ]
-        if len(missing) > 1:
-            return click.UsageError(f"Missing {', '.join(missing)}.", error.ctx)
-    return error
+        return f"Missing {', '.join(missing)}" if len(missing) > 1 else error.format_message()
+    if type(error) is click.BadParameter and error.param is not None:
+        hint = error.param.get_error_hint(error.ctx).replace("'", "")
+        return f"{hint}: {error.message}"
+    return error.format_message()
 
 
 def closest(word: str, known: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from deviceplugin.cli.command import OperatorCommand, output_option, pod_name
 from deviceplugin.cli.completion import complete_pod
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.scheduler_client import SchedulerClient, asked
+from deviceplugin.cli.scheduler_client import SchedulerClient, asked, scheduler_refusal
 from deviceplugin.cli.table import say, show_document
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.kube.collection import ObjectRef
@@ -24,6 +24,7 @@ from deviceplugin.kube.structs import PodObject, PodSpec, PodStatus, Resources
 from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
 from deviceplugin.placement.describe import gpus_text
 
+_OTHER_NAMESPACE = "-n NAMESPACE names another namespace"
 _NEAREST = 3
 _MOST_ASKED = 4
 _MOST_OF_BOUND = 24
@@ -62,8 +63,9 @@ async def _explained(client: SchedulerClient, pod: str) -> Explanation:
     namespace, name = pod_name(pod, client.namespace)
     where = f"{quote(namespace, safe='')}/{quote(name, safe='')}"
     answer = await client.get(f"/explain?pod={where}")
-    if answer.status == 404 and (sentence := await _why_unknown(client, namespace, name)):
-        raise KubeError(sentence, code=404)
+    if answer.status == 404:
+        sentence = await _why_unknown(client, namespace, name)
+        raise KubeError(sentence or f"{scheduler_refusal(404, answer.body).message}; {_OTHER_NAMESPACE}", code=404)
     return answer.read(Explanation)
 
 
@@ -75,7 +77,7 @@ async def _why_unknown(client: SchedulerClient, namespace: str, name: str) -> st
     try:
         return why_unknown(str(pod), await client.api.get(PODS, pod))
     except KubeNotFoundError:
-        return f"pod {pod} does not exist; a suspended Job, or one without quota, has no pods"
+        return f"pod {pod} does not exist; {_OTHER_NAMESPACE}; a suspended Job, or one without quota, has no pods"
     except VcudaError:
         return ""
 

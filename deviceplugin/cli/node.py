@@ -17,19 +17,15 @@ from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.nodes import models_text
 from deviceplugin.cli.scheduler_client import SchedulerClient, asked
-from deviceplugin.cli.screen import Page, is_interactive, watch
-from deviceplugin.cli.table import clean, cut, say, show_document, terminal_width
+from deviceplugin.cli.screen import Page, watch
+from deviceplugin.cli.table import say, show_document
+from deviceplugin.cli.terminal import clean, cut, glyphs, is_terminal, terminal_width
 from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow, ShareSource
-from deviceplugin.observe.graph import ASCII, BOXES, Glyphs
+from deviceplugin.observe.glyphs import Glyphs
 
 _BAR = 10
 _WIDE_BAR = 20
 _CORES = 100
-
-
-def glyphs() -> Glyphs:
-    """What standard output can write."""
-    return BOXES if clean(BOXES.full + BOXES.fork) == BOXES.full + BOXES.fork else ASCII
 
 
 def picture(row: NodeRow, signs: Glyphs, *, width: int | None) -> list[str]:
@@ -128,7 +124,7 @@ def node(name: str, watching: bool, output: str, connection: Connection) -> None
 
     NAME is the name of a node, or node/NAME.
     """
-    watching = watching and is_interactive() and output in ("table", "wide")
+    watching = watching and is_terminal() and output in ("table", "wide")
     asked(connection, lambda client: _show(client, node_name(name), output, watching=watching))
 
 

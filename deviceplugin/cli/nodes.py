@@ -1,9 +1,12 @@
-"""`vcuda nodes`: the nodes with GPUs, and what of them is held and free.
+"""`vcuda nodes`: the nodes with GPUs, and what of them is allocated and free.
 
 In: the scheduler's view. Out: a table, or the rows as JSON or YAML; the columns of nodes and GPUs, `NODES` for
-`vcuda nodes`, `NODE_USE` and `GPU_USE` for `vcuda top`. Of each amount the table shows what is held and the whole; what
-is used stands beside it, from the node's agent.
+`vcuda nodes`, `NODE_USE` and `GPU_USE` for `vcuda top`. Of each amount the table shows what is allocated and the whole;
+what is used stands beside it, from the node's agent.
 """
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -13,7 +16,12 @@ from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.scheduler_client import NODE_ROWS, asked
 from deviceplugin.cli.table import Field, Kind, Shape, Sort, listed, show_rows
+from deviceplugin.cli.terminal import Colour, even_colour
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, NodeRow
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
+from deviceplugin.structs import replace
+
+Row = TypeVar("Row")
 
 
 class GpuEntry(msgspec.Struct, frozen=True):
@@ -21,6 +29,7 @@ class GpuEntry(msgspec.Struct, frozen=True):
 
     node: str
     gpu: GpuRow
+    count: int = 1
 
 
 def gpu_entries(rows: tuple[NodeRow, ...]) -> tuple[GpuEntry, ...]:
@@ -33,12 +42,25 @@ def models_text(models: dict[str, int]) -> str:
     return ", ".join(f"{count} x {model}" for model, count in models.items())
 
 
+def _allocated(row: NodeRow) -> float | None:
+    return row.cores_allocated / row.cores if row.cores else None
+
+
 def _allocated_percent(row: NodeRow, _at: float) -> str:
-    return q.percent(100 * row.cores_allocated / row.cores) if row.cores else q.UNKNOWN
+    part = _allocated(row)
+    return q.percent(None if part is None else 100 * part)
 
 
 def _cores(row: NodeRow, _at: float) -> str:
     return q.of(str(row.cores_allocated), str(row.cores))
+
+
+def _gpu_cores(each: GpuEntry, _at: float) -> str:
+    return q.of(str(each.gpu.cores_allocated), str(CORES_PER_GPU * each.count))
+
+
+def _problem_colour(row: NodeRow) -> Colour | None:
+    return Colour.RED if row.problem else None
 
 
 def _memory(row: NodeRow | GpuRow) -> str:
@@ -61,46 +83,130 @@ def _used(live: GpuLive | None) -> tuple[float] | None:
     return None if live is None or live.utilization_percent is None else (live.utilization_percent,)
 
 
+def _busy_part(live: GpuLive | None) -> float | None:
+    return None if live is None or live.utilization_percent is None else live.utilization_percent / 100
+
+
+def _full_part(live: GpuLive | None, blocks: int) -> float | None:
+    """Of the memory, how much is used."""
+    return (
+        None
+        if live is None or live.memory_used_bytes is None or not blocks
+        else live.memory_used_bytes / (blocks * BLOCK_BYTES)
+    )
+
+
+def _live_total(lives: Sequence[tuple[GpuLive | None, int]]) -> GpuLive:
+    """Of parts with so many GPUs each: the mean utilization, and the sums of what else is known."""
+    busy = [(live.utilization_percent, gpus) for live, gpus in lives if live and live.utilization_percent is not None]
+    mean = round(sum(part * gpus for part, gpus in busy) / max(1, sum(gpus for _, gpus in busy))) if busy else None
+    memory = q.total(live.memory_used_bytes for live, _ in lives if live)
+    processes = q.total(live.processes for live, _ in lives if live)
+    return GpuLive(mean, None if memory is None else round(memory), None if processes is None else round(processes))
+
+
+def _sums(rows: Sequence[Row], *fields: str) -> dict[str, Any]:
+    return {field: sum(getattr(row, field) for row in rows) for field in fields}
+
+
+_COUNTS = [
+    "gpu_count",
+    "free_gpus",
+    "unavailable_gpus",
+    "cores",
+    "cores_allocated",
+    "blocks",
+    "blocks_allocated",
+    "pods",
+]
+
+
+def _node_total(rows: Sequence[NodeRow]) -> NodeRow:
+    live = _live_total([(row.live, row.gpu_count) for row in rows])
+    return replace(rows[0], node="", problem="", live_error="", gpus=(), live=live, **_sums(rows, *_COUNTS))
+
+
+def _gpu_total(rows: Sequence[GpuEntry]) -> GpuEntry:
+    gpus = [each.gpu for each in rows]
+    live = _live_total([(gpu.live, 1) for gpu in gpus])
+    sums = _sums(gpus, "cores_allocated", "blocks", "blocks_allocated", "pods")
+    return GpuEntry("", replace(gpus[0], reason="", available=True, live=live, holders=(), **sums), len(rows))
+
+
 _NODE_SORTS: dict[str, Sort[NodeRow]] = {
     "name": Sort(lambda row: (row.node,), largest_first=False),
     "cores": Sort(lambda row: (row.cores_allocated,)),
     "memory": Sort(lambda row: (row.blocks_allocated,)),
     "free": Sort(lambda row: (row.free_gpus,)),
 }
+
+
+def _idle(cores: int, live: GpuLive | None, gpus: int) -> tuple[float] | None:
+    """Cores that are allocated and not used."""
+    if live is None or live.utilization_percent is None:
+        return None
+    return (max(0.0, cores - live.utilization_percent * gpus),)
+
+
 NODES: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
     columns=(
         Field("NAME", text=lambda row, _: row.node),
-        Field("STATUS", rank=2, text=lambda row, _: "Problem" if row.problem else "Ready"),
-        Field("GPUS", rank=3, right=True, text=lambda row, _: str(row.gpu_count)),
-        Field("FREE", right=True, text=lambda row, _: str(row.free_gpus)),
-        Field("CORES", rank=1, right=True, text=_cores),
-        Field("MEMORY", rank=4, right=True, text=lambda row, _: _memory(row)),
-        Field("PODS", rank=5, right=True, text=lambda row, _: str(row.pods)),
-        Field("UNAVAILABLE", rank=6, wide=True, right=True, text=lambda row, _: str(row.unavailable_gpus)),
+        Field("STATUS", rank=2, text=lambda row, _: "Problem" if row.problem else "Ready", colour=_problem_colour),
+        Field("GPUS", rank=3, right=True, summed=True, text=lambda row, _: str(row.gpu_count)),
+        Field("FREE", right=True, summed=True, text=lambda row, _: str(row.free_gpus)),
+        Field("CORES", rank=1, right=True, summed=True, text=_cores),
+        Field("MEMORY", rank=4, right=True, summed=True, text=lambda row, _: _memory(row)),
+        Field("PODS", rank=5, right=True, summed=True, text=lambda row, _: str(row.pods)),
+        Field("UNAVAILABLE", rank=6, wide=True, right=True, summed=True, text=lambda row, _: str(row.unavailable_gpus)),
         Field("DRIVER", rank=7, wide=True, text=lambda row, _: row.driver),
         Field("CUDA", rank=8, wide=True, text=lambda row, _: row.cuda),
         Field("MODEL", rank=7, text=lambda row, _: models_text(row.models)),
-        Field("PROBLEM", rank=6, if_any=True, text=lambda row, _: row.problem),
+        Field("PROBLEM", rank=6, if_any=True, below=True, text=lambda row, _: row.problem, colour=_problem_colour),
     ),
     sorts=_NODE_SORTS,
+    total=_node_total,
     name=lambda row: f"node/{row.node}",
 )
 NODE_USE: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
     columns=(
         Field("NAME", text=lambda row, _: row.node),
-        Field("GPUS", rank=4, right=True, text=lambda row, _: str(row.gpu_count)),
-        Field("FREE", rank=3, right=True, text=lambda row, _: str(row.free_gpus)),
-        Field("CORES", rank=1, right=True, text=_cores),
-        Field("CORES%", rank=5, right=True, text=_allocated_percent),
-        Field("UTIL", right=True, text=lambda row, _: _busy(row.live)),
-        Field("MEMORY", rank=2, right=True, text=lambda row, _: _memory(row)),
-        Field("USED", rank=1, right=True, text=lambda row, _: _memory_used(row.live)),
-        Field("PODS", rank=6, right=True, text=lambda row, _: str(row.pods)),
-        Field("NOTE", rank=7, if_any=True, text=lambda row, _: row.live_error or row.problem),
+        Field("GPUS", rank=5, right=True, summed=True, text=lambda row, _: str(row.gpu_count)),
+        Field("FREE", rank=3, right=True, summed=True, text=lambda row, _: str(row.free_gpus)),
+        Field("CORES", rank=1, right=True, summed=True, text=_cores),
+        Field(
+            "CORES%", rank=5, right=True, summed=True, text=_allocated_percent, bar=_allocated, bar_colour=even_colour
+        ),
+        Field(
+            "UTIL", right=True, summed=True, text=lambda row, _: _busy(row.live), bar=lambda row: _busy_part(row.live)
+        ),
+        Field("MEMORY", rank=2, right=True, summed=True, text=lambda row, _: _memory(row)),
+        Field(
+            "USED",
+            rank=1,
+            right=True,
+            summed=True,
+            text=lambda row, _: _memory_used(row.live),
+            bar=lambda row: _full_part(row.live, row.blocks),
+        ),
+        Field("PODS", rank=6, right=True, summed=True, text=lambda row, _: str(row.pods)),
+        Field(
+            "NOTE",
+            rank=7,
+            if_any=True,
+            below=True,
+            text=lambda row, _: row.problem or row.live_error,
+            colour=lambda row: Colour.RED if row.problem or row.live_error else None,
+        ),
     ),
-    sorts={**_NODE_SORTS, "used": Sort(lambda row: _used(row.live), of_use=True)},
+    sorts={
+        **_NODE_SORTS,
+        "used": Sort(lambda row: _used(row.live), of_use=True),
+        "idle": Sort(lambda row: _idle(row.cores_allocated, row.live, row.gpu_count), of_use=True),
+    },
+    total=_node_total,
+    omitted=("gpus",),
     name=lambda row: f"node/{row.node}",
 )
 GPU_USE: Kind[GpuEntry] = Kind(
@@ -109,16 +215,35 @@ GPU_USE: Kind[GpuEntry] = Kind(
         Field("NODE", text=lambda each, _: each.node),
         Field("GPU", right=True, text=lambda each, _: str(each.gpu.minor)),
         Field("MODEL", rank=6, text=lambda each, _: each.gpu.model),
-        Field("CORES", rank=2, right=True, text=lambda each, _: q.of(str(each.gpu.cores_allocated), "100")),
-        Field("UTIL", right=True, text=lambda each, _: _busy(each.gpu.live)),
-        Field("MEMORY", rank=3, right=True, text=lambda each, _: _memory(each.gpu)),
-        Field("USED", rank=1, right=True, text=lambda each, _: _memory_used(each.gpu.live)),
-        Field("PODS", rank=5, right=True, text=lambda each, _: str(each.gpu.pods)),
-        Field("PROCESSES", rank=7, wide=True, right=True, text=lambda each, _: _processes(each.gpu.live)),
+        Field("CORES", rank=2, right=True, summed=True, text=_gpu_cores),
+        Field(
+            "UTIL",
+            right=True,
+            summed=True,
+            text=lambda each, _: _busy(each.gpu.live),
+            bar=lambda each: _busy_part(each.gpu.live),
+        ),
+        Field("MEMORY", rank=3, right=True, summed=True, text=lambda each, _: _memory(each.gpu)),
+        Field(
+            "USED",
+            rank=1,
+            right=True,
+            summed=True,
+            text=lambda each, _: _memory_used(each.gpu.live),
+            bar=lambda each: _full_part(each.gpu.live, each.gpu.blocks),
+        ),
+        Field("PODS", rank=5, right=True, summed=True, text=lambda each, _: str(each.gpu.pods)),
+        Field("PROCESSES", rank=7, wide=True, right=True, summed=True, text=lambda each, _: _processes(each.gpu.live)),
         Field("UUID", rank=8, wide=True, text=lambda each, _: each.gpu.uuid),
         Field("SOURCE", rank=8, wide=True, text=lambda each, _: each.gpu.source.value),
         Field(
-            "STATUS", rank=4, text=lambda each, _: each.gpu.reason or ("ok" if each.gpu.available else "unavailable")
+            "STATUS",
+            rank=4,
+            text=lambda each, _: "ok" if each.gpu.available else "unavailable",
+            colour=lambda each: None if each.gpu.available else Colour.RED,
+        ),
+        Field(
+            "REASON", rank=7, if_any=True, below=True, text=lambda each, _: each.gpu.reason, colour=lambda _: Colour.RED
         ),
     ),
     sorts={
@@ -126,8 +251,11 @@ GPU_USE: Kind[GpuEntry] = Kind(
         "cores": Sort(lambda each: (each.gpu.cores_allocated,), by="gpu"),
         "memory": Sort(lambda each: (each.gpu.blocks_allocated,), by="gpu"),
         "used": Sort(lambda each: _used(each.gpu.live), by="gpu", of_use=True),
+        "idle": Sort(lambda each: _idle(each.gpu.cores_allocated, each.gpu.live, 1), by="gpu", of_use=True),
     },
     name=lambda each: f"gpu/{each.gpu.uuid}",
+    total=_gpu_total,
+    omitted=("count",),
 )
 
 
@@ -159,4 +287,5 @@ def nodes(model: str, free: bool, problems: bool, gpus: bool, shape: Shape, conn
     query |= {"holders": "1"} if gpus and shape.output in ("json", "yaml") else {}
     found = asked(connection, lambda client: client.rows(NODE_ROWS, query))
     rows = NODES.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
-    show_rows(NODES, rows, at=found.at, shape=shape)
+    kind = NODES if gpus else replace(NODES, omitted=("gpus",))
+    show_rows(kind, rows, at=found.at, shape=shape)

@@ -6,6 +6,7 @@ why there are none. The agent's own placement chooses.
 """
 
 import math
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -125,6 +126,16 @@ def _read_occupied(text: str) -> tuple[int, int, int | None]:
     return minor, cores, blocks[0] if blocks else None
 
 
+def _read_cores(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", text, re.ASCII):
+        percent = text.removesuffix("%")
+        example = percent if re.fullmatch(r"[0-9]{1,9}", percent, re.ASCII) and percent != text else "20"
+        raise ValueError(
+            f"{text[:40]!r} is no number of cores (1/100 of a GPU's time); write {example} for {example} %"
+        )
+    return int(text)
+
+
 def _read_memory(text: str) -> int:
     """Blocks, as pods write them; or a quantity of bytes, which the webhook too rounds up to blocks."""
     if text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 20:
@@ -137,6 +148,7 @@ def _read_memory(text: str) -> int:
 
 
 _OCCUPIED = SettingType("cores and blocks of a GPU", "MINOR:CORES[:BLOCKS]", _read_occupied)
+_CORES = SettingType("cores", "CORES", _read_cores)
 _MEMORY = SettingType("memory", "BLOCKS|QUANTITY", _read_memory)
 
 
@@ -167,7 +179,8 @@ _MEMORY = SettingType("memory", "BLOCKS|QUANTITY", _read_memory)
 )
 @click.option(
     "--cores",
-    type=int,
+    type=_CORES,
+    metavar=_CORES.metavar,
     required=True,
     help="Requested cores (1/100 of a GPU): 1-99 for a share, 100 for a GPU, then multiples of 100.",
 )

@@ -1,11 +1,12 @@
-"""`vcuda pods` and `vcuda events`: the pods with GPUs, where they are, or why they wait; what happened lately.
+"""`vcuda pods` and `vcuda events`: the pods with GPUs, where they are, or why they are Pending; recent events.
 
 In: the scheduler's view. Out: a table, or the rows as JSON or YAML; the columns of pods and containers, `PODS` for
-`vcuda pods`, `POD_USE` and `CONTAINER_USE` for `vcuda top`. Events are those of the view: what happened to pods, nodes
-and GPUs.
+`vcuda pods`, `POD_USE`, `CONTAINER_USE` and `NAMESPACE_USE` for `vcuda top`. Who may not know the names of all
+namespaces gets the others as one row, named in parentheses, which no namespace can be. Events are those of the view:
+what happened to pods, nodes and GPUs.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import click
@@ -17,14 +18,18 @@ from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.scheduler_client import EVENT_ROWS, POD_ROWS, Found, RowList, SchedulerClient, asked
 from deviceplugin.cli.table import Field, Kind, Shape, Sort, listed, show_rows
+from deviceplugin.cli.terminal import Colour, even_colour
 from deviceplugin.model.cluster_view import (
     ClusterEventKind,
     ClusterEventRow,
     ContainerRow,
+    NamespaceRow,
+    NamespacesView,
     PodRow,
     PodStage,
     ShareSource,
 )
+from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.structs import replace
 
 Row = TypeVar("Row")
@@ -52,7 +57,7 @@ def _blocks(row: PodRow) -> int:
 
 def _gpus(containers: Iterable[ContainerRow]) -> str:
     """Minor numbers; `?` for a GPU that the node does not have any more."""
-    minors = {share.minor for each in containers for share in each.shares}
+    minors = {share.minor for each in containers for share in each.shares if share.uuid}
     return ",".join(["?" if each is None else str(each) for each in sorted(minors, key=lambda one: (one is None, one))])
 
 
@@ -77,6 +82,44 @@ def _cores_used(row: PodRow, _at: float) -> str:
     return q.UNKNOWN if used is None else f"{used:.0f}"
 
 
+def _idle(row: PodRow) -> float | None:
+    """Allocated and not used, of the shares whose use is known; one with a soft limit may use more than it has."""
+    known = [(share.cores, share.live.cores_used) for each in row.containers for share in each.shares if share.live]
+    return q.total(None if used is None else max(0.0, cores - used) for cores, used in known)
+
+
+def _idle_cores(row: PodRow, _at: float) -> str:
+    idle = _idle(row)
+    return q.UNKNOWN if idle is None else f"{idle:.0f}"
+
+
+def _used_part(row: PodRow) -> float | None:
+    """Of the allocated cores."""
+    used = _total(row, "cores_used")
+    return None if used is None or not _cores(row) else used / _cores(row)
+
+
+def _memory_part(row: PodRow) -> float | None:
+    used = _total(row, "memory_used_bytes")
+    return None if used is None or not _blocks(row) else used / (_blocks(row) * BLOCK_BYTES)
+
+
+def _pod_total(rows: Sequence[PodRow]) -> PodRow:
+    """One container with all their shares, which name no GPU."""
+    shares = tuple(replace(share, uuid="") for row in rows for each in row.containers for share in each.shares)
+    one = ContainerRow("", sum(map(_cores, rows)), sum(map(_blocks, rows)), shares)
+    return replace(rows[0], containers=(one,), reason="")
+
+
+def _container_total(rows: Sequence[ContainerEntry]) -> ContainerEntry:
+    pod = _pod_total([each.pod for each in rows])
+    return ContainerEntry(pod, pod.containers[0])
+
+
+def _status_colour(row: PodRow) -> Colour | None:
+    return Colour.YELLOW if row.stage is PodStage.PENDING else None
+
+
 def _over_limit(row: PodRow, _at: float) -> str:
     return "; ".join(sentence for each in row.containers for sentence in each.over_limit or ())
 
@@ -89,6 +132,11 @@ def _by_use(field: str) -> Callable[[PodRow], tuple[float] | None]:
     return key
 
 
+def _by_idle(row: PodRow) -> tuple[float] | None:
+    idle = _idle(row)
+    return None if idle is None else (idle,)
+
+
 _SORTS: dict[str, Sort[PodRow]] = {
     "name": Sort(lambda row: (row.namespace, row.pod, row.uid), largest_first=False),
     "node": Sort(lambda row: (row.node or "",), largest_first=False),
@@ -99,6 +147,7 @@ _SORTS: dict[str, Sort[PodRow]] = {
 _USE_SORTS: dict[str, Sort[PodRow]] = {
     **{word: _SORTS[word] for word in ("name", "cores", "memory", "node")},
     "used": Sort(_by_use("cores_used"), of_use=True),
+    "idle": Sort(_by_idle, of_use=True),
     "used-memory": Sort(_by_use("memory_used_bytes"), of_use=True),
     "throttled": Sort(_by_use("throttled_seconds"), of_use=True),
 }
@@ -107,13 +156,27 @@ _WHOLE_PODS = ("name", "node")
 _USE: tuple[Field[PodRow], ...] = (
     Field("NODE", rank=3, text=lambda row, _: row.node or ""),
     Field("GPU", rank=5, text=lambda row, _: _gpus(row.containers)),
-    Field("CORES", rank=1, right=True, text=lambda row, _: str(_cores(row))),
-    Field("USED", right=True, text=_cores_used),
-    Field("MEMORY", rank=2, right=True, text=lambda row, _: q.blocks(_blocks(row))),
-    Field("USED", rank=1, right=True, text=lambda row, _: q.memory(_total(row, "memory_used_bytes"))),
+    Field("CORES", rank=1, right=True, summed=True, text=lambda row, _: str(_cores(row))),
+    Field("USED", right=True, summed=True, text=_cores_used, bar=_used_part, bar_colour=even_colour),
+    Field("IDLE", rank=6, right=True, summed=True, text=_idle_cores),
+    Field("MEMORY", rank=2, right=True, summed=True, text=lambda row, _: q.blocks(_blocks(row))),
+    Field(
+        "USED",
+        rank=1,
+        right=True,
+        summed=True,
+        text=lambda row, _: q.memory(_total(row, "memory_used_bytes")),
+        bar=_memory_part,
+    ),
     Field("PEAK", rank=7, right=True, wide=True, text=lambda row, _: q.memory(_total(row, "memory_peak_bytes"))),
-    Field("THROTTLED", rank=4, right=True, text=lambda row, _: q.seconds(_total(row, "throttled_seconds"))),
-    Field("OVER LIMIT", rank=6, if_any=True, text=_over_limit),
+    Field(
+        "THROTTLED",
+        rank=4,
+        right=True,
+        summed=True,
+        text=lambda row, _: q.seconds(_total(row, "throttled_seconds")),
+    ),
+    Field("OVER LIMIT", rank=6, if_any=True, below=True, text=_over_limit, colour=lambda _: Colour.RED),
 )
 
 
@@ -121,7 +184,15 @@ def _field_of_container(field: Field[PodRow]) -> Field[ContainerEntry]:
     def text(entry: ContainerEntry, at: float) -> str:
         return field.text(entry.pod, at)
 
-    return Field(field.heading, field.rank, field.wide, field.right, field.if_any, text=text)
+    bar, colour = field.bar, field.colour
+    return Field(
+        *(field.heading, field.rank, field.wide, field.right, field.if_any, field.below),
+        text=text,
+        bar=None if bar is None else lambda entry: bar(entry.pod),
+        bar_colour=field.bar_colour,
+        colour=None if colour is None else lambda entry: colour(entry.pod),
+        summed=field.summed,
+    )
 
 
 def _of_container(sort: Sort[PodRow], *, by: str) -> Sort[ContainerEntry]:
@@ -133,20 +204,21 @@ PODS: Kind[PodRow] = Kind(
     columns=(
         Field("NAMESPACE", rank=2, text=lambda row, _: row.namespace),
         Field("NAME", text=lambda row, _: row.pod),
-        Field("STATUS", rank=1, text=lambda row, _: _STATUS[row.stage]),
-        Field("NODE", rank=3, text=lambda row, _: row.node or ""),
-        Field("GPU", rank=6, text=lambda row, _: _gpus(row.containers)),
-        Field("CORES", rank=4, right=True, text=lambda row, _: str(_cores(row))),
-        Field("MEMORY", rank=5, right=True, text=lambda row, _: q.blocks(_blocks(row))),
+        Field("STATUS", rank=1, text=lambda row, _: _STATUS[row.stage], colour=_status_colour),
+        Field("NODE", rank=3, if_any=True, text=lambda row, _: row.node or ""),
+        Field("GPU", rank=6, if_any=True, text=lambda row, _: _gpus(row.containers)),
+        Field("CORES", rank=4, right=True, summed=True, text=lambda row, _: str(_cores(row))),
+        Field("MEMORY", rank=5, right=True, summed=True, text=lambda row, _: q.blocks(_blocks(row))),
         Field("AGE", rank=7, right=True, text=_age),
         Field("PRIORITY", rank=8, wide=True, right=True, text=lambda row, _: str(row.priority)),
         Field("GANG", rank=8, wide=True, text=lambda row, _: row.gang or ""),
         Field("SCHEDULER", rank=8, wide=True, text=lambda row, _: row.scheduler),
         Field("CLAIM", rank=7, if_any=True, text=lambda row, _: _claims(row)),
-        Field("REASON", rank=6, if_any=True, text=lambda row, _: row.reason),
+        Field("REASON", rank=6, if_any=True, below=True, text=lambda row, _: row.reason, colour=_status_colour),
     ),
     sorts=_SORTS,
     name=lambda row: f"pod/{row.pod}",
+    total=_pod_total,
 )
 POD_USE: Kind[PodRow] = Kind(
     what="pods with GPUs",
@@ -157,6 +229,7 @@ POD_USE: Kind[PodRow] = Kind(
     ),
     sorts=_USE_SORTS,
     name=lambda row: f"pod/{row.pod}",
+    total=_pod_total,
 )
 CONTAINER_USE: Kind[ContainerEntry] = Kind(
     what="containers with GPUs",
@@ -170,6 +243,81 @@ CONTAINER_USE: Kind[ContainerEntry] = Kind(
         word: _of_container(sort, by="" if word in _WHOLE_PODS else "container") for word, sort in _USE_SORTS.items()
     },
     name=lambda entry: f"pod/{entry.pod.pod}",
+    total=_container_total,
+)
+
+
+OTHERS = "(others)"
+
+
+def _rows_of(view: NamespacesView) -> tuple[NamespaceRow, ...]:
+    return (*view.items, *([] if view.others is None else [replace(view.others, namespace=OTHERS)]))
+
+
+NAMESPACE_ROWS: RowList[NamespaceRow] = RowList(
+    "/view/namespaces", NamespacesView, lambda row: row.namespace, items=_rows_of
+)
+
+
+def _part(used: float | None, whole: float) -> float | None:
+    return None if used is None or not whole else used / whole
+
+
+def _number(value: float | None) -> str:
+    return q.UNKNOWN if value is None else f"{value:.0f}"
+
+
+def _known(value: float | None) -> tuple[float] | None:
+    return None if value is None else (value,)
+
+
+def _namespace_total(rows: Sequence[NamespaceRow]) -> NamespaceRow:
+    memory = q.total(row.memory_used_bytes for row in rows)
+    return NamespaceRow(
+        *("", sum(row.pods for row in rows), sum(row.cores for row in rows), sum(row.blocks for row in rows)),
+        cores_used=q.total(row.cores_used for row in rows),
+        cores_idle=q.total(row.cores_idle for row in rows),
+        memory_used_bytes=None if memory is None else round(memory),
+        throttled_seconds=q.total(row.throttled_seconds for row in rows),
+    )
+
+
+NAMESPACE_USE: Kind[NamespaceRow] = Kind(
+    what="namespaces with GPUs",
+    columns=(
+        Field("NAME", text=lambda row, _: row.namespace),
+        Field("PODS", rank=4, right=True, summed=True, text=lambda row, _: str(row.pods)),
+        Field("CORES", rank=1, right=True, summed=True, text=lambda row, _: str(row.cores)),
+        Field(
+            "USED",
+            right=True,
+            summed=True,
+            text=lambda row, _: _number(row.cores_used),
+            bar=lambda row: _part(row.cores_used, row.cores),
+            bar_colour=even_colour,
+        ),
+        Field("IDLE", rank=1, right=True, summed=True, text=lambda row, _: _number(row.cores_idle)),
+        Field("MEMORY", rank=2, right=True, summed=True, text=lambda row, _: q.blocks(row.blocks)),
+        Field(
+            "USED",
+            rank=2,
+            right=True,
+            summed=True,
+            text=lambda row, _: q.memory(row.memory_used_bytes),
+            bar=lambda row: _part(row.memory_used_bytes, row.blocks * BLOCK_BYTES),
+        ),
+        Field("THROTTLED", rank=5, right=True, summed=True, text=lambda row, _: q.seconds(row.throttled_seconds)),
+    ),
+    sorts={
+        "name": Sort(lambda row: (row.namespace == OTHERS, row.namespace), largest_first=False),
+        "cores": Sort(lambda row: (row.cores,)),
+        "memory": Sort(lambda row: (row.blocks,)),
+        "used": Sort(lambda row: _known(row.cores_used), of_use=True),
+        "used-memory": Sort(lambda row: _known(row.memory_used_bytes), of_use=True),
+        "idle": Sort(lambda row: _known(row.cores_idle), of_use=True),
+    },
+    name=lambda row: f"namespace/{row.namespace}",
+    total=_namespace_total,
 )
 
 
@@ -242,7 +390,7 @@ EVENTS: Kind[ClusterEventRow] = Kind(
 _EVENT_EXAMPLES = (
     ("What happened to the pods of the context's namespace.", "events"),
     ("What happened to all pods, nodes and GPUs.", "events -A"),
-    ("GPUs that stopped to take pods, or take them again.", "events -A --kind gpu"),
+    ("GPUs that stopped accepting pods, or accept them again.", "events -A --kind gpu"),
 )
 
 

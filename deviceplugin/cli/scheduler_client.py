@@ -9,9 +9,10 @@ changed so much that its pages do not fit together is read again from the beginn
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
@@ -165,11 +166,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class RowList(msgspec.Struct, Generic[Row], frozen=True):
-    """A list of the view; `key` tells its rows apart."""
+    """A list of the view; `key` tells its rows apart, `items` are those of one page."""
 
     path: str
     document: type[Any]
     key: Callable[[Row], str]
+    items: Callable[[Any], Iterable[Row]] = attrgetter("items")
 
 
 NODE_ROWS: RowList[NodeRow] = RowList("/view/nodes", NodesView, lambda row: row.node)
@@ -249,7 +251,7 @@ class SchedulerClient:
         while True:
             asked = {**query, "limit": str(min(page, most) if most else page)} | ({"more": token} if token else {})
             view = await self.read(wanted.path, wanted.document, asked)
-            rows |= {wanted.key(row): row for row in view.items}
+            rows |= {wanted.key(row): row for row in wanted.items(view)}
             token = view.more
             if not token or (most and len(rows) >= most):
                 return Found(tuple(rows.values())[: most or None], view.total, view.at)

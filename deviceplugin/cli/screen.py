@@ -17,7 +17,7 @@ from shutil import get_terminal_size
 
 import msgspec
 
-from deviceplugin.cli.table import cut
+from deviceplugin.cli.terminal import cut
 from deviceplugin.errors import VcudaError
 
 INTERVAL_S = 2.0
@@ -43,10 +43,6 @@ class Page(msgspec.Struct, frozen=True):
 
 Fetch = Callable[[int], Awaitable[Page]]
 """Makes a page that is so wide."""
-
-
-def is_interactive() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 class _State(msgspec.Struct):

@@ -43,7 +43,7 @@ def _print_version(context: click.Context, _option: click.Parameter, value: str 
     help="Show the version and exit.",
 )
 def agent(effective: Effective[AgentSettings]) -> None:
-    """Grant this node's GPUs, and shares of them, to pods through kubelet.
+    """Allocate this node's GPUs, and shares of them, to pods through kubelet.
 
     The value of a setting is that of its flag; without the flag that of its environment variable; without both that of
     its key in the file of --config; else the default. `vcuda config print` shows the effective settings.

@@ -1,12 +1,13 @@
 """Tables to kubectl's habits, and lists of rows as a table, JSON, YAML or names: what the commands print.
 
 In: columns and rows of text; or rows of the view, how one kind of row is shown, and the options of every list. Out:
-lines on standard output. Headings are in upper case, three spaces are between columns, there are no lines and no
-colours. On a terminal that is too narrow, whole columns are left out, those that are needed least first, and then text
-is cut, the last column first; numbers, which stand at the right of their column, are cut only if nothing else is left.
-Pipes and files get every column. Text from outside cannot move the cursor: control characters become `?`. Ages, amounts
-of memory and shares of a whole become short text, a dash if they are not known. The words of `--sort-by` are the keys
-of `sorts`. JSON and YAML are the rows themselves under `items`, with the field names of `model.cluster_view`.
+lines on standard output. Headings are in upper case, three spaces are between columns, there are no lines. On a
+terminal that is too narrow, a reason goes below its row, whole columns are left out, those that are needed least first,
+and then text is cut, the last column first; numbers, which stand at the right of their column, are cut only if nothing
+else is left. A terminal also gets the sum of the rows, and bars and colours where there is room; pipes and files get
+every column, and the sum with --sum. Ages, amounts of memory and shares of a whole become short text, a dash if they
+are not known. The words of `--sort-by` are the keys of `sorts`. JSON and YAML are the rows themselves under `items`,
+with the field names of `model.cluster_view`.
 """
 
 import errno
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import click
@@ -25,18 +27,29 @@ import msgspec
 import yaml
 
 from deviceplugin.cli.command import Function, output_option
+from deviceplugin.cli.terminal import (
+    Colour,
+    clean,
+    cut,
+    glyphs,
+    has_colours,
+    is_terminal,
+    load_colour,
+    painted,
+    terminal_width,
+)
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.structs import replace
 
 GAP = "   "
-_LEAST_CUT = 12
+_LEAST_CUT, _MOST_CUT = 12, 6
 
 
 class Column(msgspec.Struct, frozen=True):
     """`rank` 0 stays always; of the others the highest goes first. `wide`: only with -o wide.
 
-    `if_any`: only if a row has something in it.
+    `if_any`: only if a row has something in it. `below`: where the table does not fit, its text stands below the row.
     """
 
     heading: str
@@ -44,6 +57,18 @@ class Column(msgspec.Struct, frozen=True):
     wide: bool = False
     right: bool = False
     if_any: bool = False
+    below: bool = False
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The part of a cell that has a colour."""
+
+    part: str
+    colour: Colour
+
+
+Looks = Mapping[tuple[int, int], Look]
+"""By row and column."""
 
 
 def table(
@@ -53,35 +78,62 @@ def table(
     headers: bool = True,
     wide: bool = False,
     width: int | None = None,
+    looks: Looks = MappingProxyType({}),
 ) -> list[str]:
     """`width` of a terminal; None for as much as it takes."""
     given = list(rows)
-    shown = [
-        at
-        for at, column in enumerate(columns)
-        if (wide or not column.wide) and (not column.if_any or any(row[at] for row in given))
-    ]
+    shown = _shown(columns, given, wide=wide)
     cells = [[clean(row[at]) or "-" for at in shown] for row in given]
     kept = [columns[at] for at in shown]
-    widths = [
-        max([len(column.heading) if headers else 0, *(len(row[at]) for row in cells)]) for at, column in enumerate(kept)
+    room = None if wide else width
+    widths = _widths(kept, cells, headers=headers)
+    beside = [at for at, column in enumerate(kept) if not column.below]
+    is_below = room is not None and len(beside) < len(kept) and _total(widths) > room
+    order = _fitting(kept, widths, room, [*beside] if is_below else [*range(len(kept))])
+    if room is not None:
+        widths = _narrowed(kept, widths, order, room)
+    drawn = _Drawn([kept[at] for at in order], [widths[at] for at in order], room)
+    lines = [drawn.line([column.heading for column in drawn.columns])] if headers else []
+    under = sorted({*range(len(kept))}.difference(beside)) if is_below else []
+    for number, row in enumerate(cells):
+        lines.append(drawn.line([row[at] for at in order], [looks.get((number, shown[at])) for at in order]))
+        full = [at for at in under if given[number][shown[at]].strip()]
+        lines += [drawn.below(row[at], looks.get((number, shown[at]))) for at in full]
+    return lines
+
+
+def _shown(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, wide: bool) -> list[int]:
+    return [
+        at
+        for at, column in enumerate(columns)
+        if (wide or not column.wide) and (not column.if_any or any(row[at].strip() for row in rows))
     ]
-    order = _fitting(kept, widths, None if wide else width)
-    if width is not None and not wide:
-        widths = _narrowed(kept, widths, order, width)
-    lines = [[kept[at].heading for at in order]] if headers else []
-    lines += [[row[at] for at in order] for row in cells]
-    drawn = [_line(line, [kept[at] for at in order], [widths[at] for at in order]) for line in lines]
-    return drawn if width is None or wide else [cut(line, width) for line in drawn]
 
 
-def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
-    """Indices of the columns that stay. The last one may be cut where it is text."""
-    order = list(range(len(columns)))
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], *, headers: bool) -> list[int]:
+    return [
+        max([len(column.heading) if headers else 0, *(len(row[at]) for row in cells)])
+        for at, column in enumerate(columns)
+    ]
+
+
+def fits(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, *, rank: int) -> bool:
+    """Whether all columns up to this rank have room."""
+    kept = [at for at, each in enumerate(columns) if each.rank <= rank and not (each.wide or each.below or each.if_any)]
+    return _total([max(len(columns[at].heading), *(len(row[at]) for row in rows)) for at in kept]) <= width
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None, order: list[int]) -> list[int]:
+    """Indices of the columns that stay. The last one may be cut where it is text, if it is not one of the least."""
     while width is not None and order:
         last = order[-1]
-        least = min(widths[last], _LEAST_CUT) if not columns[last].right else widths[last]
-        needed = sum(widths[at] for at in order[:-1]) + least + len(GAP) * (len(order) - 1)
+        is_whole = columns[last].right or columns[last].rank > _MOST_CUT
+        least = widths[last] if is_whole else min(widths[last], _LEAST_CUT)
+        needed = _total([widths[at] for at in order]) - widths[last] + least
         optional = [at for at in order if columns[at].rank]
         if needed <= width or not optional:
             break
@@ -92,7 +144,7 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None
 def _narrowed(columns: Sequence[Column], widths: Sequence[int], order: Sequence[int], width: int) -> list[int]:
     """Text takes the room that numbers leave: the last column gives first, then the widest."""
     found = list(widths)
-    excess = sum(widths[at] for at in order) + len(GAP) * (len(order) - 1) - width
+    excess = _total([widths[at] for at in order]) - width
     text = [at for at in order if not columns[at].right]
     for at in sorted(text, key=lambda at: (at == order[-1], widths[at]), reverse=True):
         given = min(max(excess, 0), max(found[at] - _LEAST_CUT, 0))
@@ -101,42 +153,41 @@ def _narrowed(columns: Sequence[Column], widths: Sequence[int], order: Sequence[
     return found
 
 
-def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    padded = [
-        cell.rjust(width) if column.right else cut(cell, width).ljust(width)
-        for cell, column, width in zip(cells, columns, widths, strict=True)
-    ]
-    return GAP.join(padded).rstrip()
+class _Drawn(msgspec.Struct, frozen=True):
+    """The columns that stay with their widths; `room`: of a line, None for as much as it takes."""
+
+    columns: Sequence[Column]
+    widths: Sequence[int]
+    room: int | None
+
+    def line(self, cells: Sequence[str], looks: Sequence[Look | None] = ()) -> str:
+        padded = [
+            cell.rjust(width) if column.right else cut(cell, width).ljust(width)
+            for cell, column, width in zip(cells, self.columns, self.widths, strict=True)
+        ]
+        plain = self._cut(GAP.join(padded).rstrip())
+        if not any(looks) or (self.room is not None and len(plain) < len(GAP.join(padded).rstrip())):
+            return plain
+        return GAP.join(map(_painted, padded, looks)).rstrip()
+
+    def below(self, text: str, look: Look | None) -> str:
+        line = self._cut(f"  {text}")
+        return line if look is None else painted(line, look.colour)
+
+    def _cut(self, line: str) -> str:
+        return line if self.room is None else cut(line, self.room)
 
 
-def clean(text: str) -> str:
-    """In one line, and in characters that standard output can write."""
-    if text.isascii() and text.isprintable():  # nearly every cell; a list may have hundreds of thousands
-        return text
-    printable = "".join(each if each.isprintable() else "?" for each in text)
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return printable.encode(encoding, errors="replace").decode(encoding)
-
-
-def cut(line: str, width: int) -> str:
-    if len(line) <= width:
-        return line
-    mark = clean("…") if clean("…") == "…" else "~"
-    return line[: max(0, width - 1)].rstrip() + mark
-
-
-def terminal_width() -> int | None:
-    """Of standard output; COLUMNS wins; None for a pipe or a file."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isascii() and given.isdecimal() and int(given[:5]) > 0:
-        return int(given[:5])
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or None
-    except (OSError, ValueError, AttributeError):
-        return None
+def _painted(cell: str, look: Look | None) -> str:
+    """A cell that was cut has no part of it that was looked for, and is painted whole."""
+    if look is None:
+        return cell
+    part = look.part if look.part in cell else cell.strip()
+    return cell.replace(part, painted(part, look.colour), 1)
 
 
 UNKNOWN = "-"
+TOTAL = "TOTAL"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _YEAR = 365 * _DAY
 
@@ -217,18 +268,35 @@ class Sort(msgspec.Struct, Generic[Row], frozen=True):
 
 
 class Field(Column, Generic[Row], frozen=True, kw_only=True):
-    """A column with the text that a row has in it; `text` also gets the time of the answer."""
+    """A column with the text that a row has in it; `text` also gets the time of the answer.
+
+    `bar`: how full a bar before the text is, 0 to 1; None if that is not known. `bar_colour`: of a bar that is so full.
+    `colour`: of the text. `summed`: the row of the sum has a text here.
+    """
 
     text: Callable[[Row, float], str]
+    bar: Callable[[Row], float | None] | None = None
+    bar_colour: Callable[[float], Colour] = load_colour
+    colour: Callable[[Row], Colour | None] | None = None
+    summed: bool = False
+
+
+_BARS = ((10, 99), (6, 99), (6, 4))
+"""Cells of a bar, and up to which rank columns must have room beside such bars; without room there are no bars."""
 
 
 class Kind(msgspec.Struct, Generic[Row], frozen=True):
-    """How one kind of row is shown; the words of `sorts` are those of the view's queries too."""
+    """How one kind of row is shown; the words of `sorts` are those of the view's queries too.
+
+    `total`: a row that is the sum of others. `omitted`: fields that are not in its JSON, as nobody asked for them.
+    """
 
     what: str
     columns: tuple[Field[Row], ...]
     sorts: Mapping[str, Sort[Row]]
     name: Callable[[Row], str]
+    total: Callable[[Sequence[Row]], Row] | None = None
+    omitted: tuple[str, ...] = ()
 
     def ordered(self, rows: Sequence[Row], sort_by: str = "", *, reverse: bool = False) -> list[Row]:
         """By `sort_by`, then by the usual order, the first of `sorts`. What is not known comes last."""
@@ -241,9 +309,61 @@ class Kind(msgspec.Struct, Generic[Row], frozen=True):
         """The same without one column."""
         return replace(self, columns=tuple(each for each in self.columns if each.heading != heading))
 
-    def lines(self, rows: Sequence[Row], *, at: float, headers: bool, wide: bool, width: int | None) -> list[str]:
+    def lines(
+        self, rows: Sequence[Row], *, at: float, headers: bool, wide: bool, width: int | None, total: str = ""
+    ) -> list[str]:
+        """`total`: the name of a last line that is the sum of these rows; empty for none."""
         cells = [[each.text(row, at) for each in self.columns] for row in rows]
-        return table(self.columns, cells, headers=headers, wide=wide, width=width)
+        made = [*rows]
+        if total and self.total is not None and len(rows) > 1:
+            made.append(self.total(rows))
+            cells.append(self._sum_cells(made[-1], at, total))
+        filled = self._bars(made, cells, width) if is_terminal() and width is not None and not wide else {}
+        looks = self._looks(made, cells, filled) if has_colours() else {}
+        return table(self.columns, cells, headers=headers, wide=wide, width=width, looks=looks)
+
+    def documents(self, rows: Sequence[Row]) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = msgspec.to_builtins(list(rows))
+        for document in found if self.omitted else ():
+            for field in self.omitted:
+                document.pop(field, None)
+        return found
+
+    def _sum_cells(self, row: Row, at: float, name: str) -> list[str]:
+        return [name, *(each.text(row, at) if each.summed else " " for each in self.columns[1:])]
+
+    def _bars(
+        self, rows: Sequence[Row], cells: list[list[str]], width: int
+    ) -> dict[tuple[int, int], tuple[str, float]]:
+        """Puts bars before the texts, as wide as there is room for; by row and column what was drawn."""
+        parts = {
+            (number, at): part
+            for at, field in enumerate(self.columns)
+            if field.bar is not None
+            for number, row in enumerate(rows)
+            if (part := field.bar(row)) is not None and cells[number][at].strip()
+        }
+        signs, widest = glyphs(), {at: max(len(line[at]) for line in cells) for _, at in parts}
+        for length, rank in _BARS if parts else ():
+            drawn = {place: signs.bar(round(part * 1000), 1000, length) for place, part in parts.items()}
+            trial = [[*line] for line in cells]
+            for (number, at), bar in drawn.items():
+                trial[number][at] = f"{bar} {cells[number][at]:>{widest[at]}}"
+            if fits(self.columns, trial, width, rank=rank):
+                cells[:] = trial
+                return {place: (bar, parts[place]) for place, bar in drawn.items()}
+        return {}
+
+    def _looks(
+        self, rows: Sequence[Row], cells: Sequence[Sequence[str]], bars: Mapping[tuple[int, int], tuple[str, float]]
+    ) -> dict[tuple[int, int], Look]:
+        found = {place: Look(bar, self.columns[place[1]].bar_colour(part)) for place, (bar, part) in bars.items()}
+        for at, field in enumerate(self.columns):
+            for number, row in enumerate(rows) if field.colour is not None else ():
+                colour = field.colour(row) if field.colour is not None else None
+                if colour is not None and cells[number][at].strip():
+                    found[number, at] = Look(cells[number][at], colour)
+        return found
 
 
 def _sorted(rows: Iterable[Row], key: Callable[[Row], Sortable | None], *, descending: bool) -> list[Row]:
@@ -260,6 +380,7 @@ class Shape(msgspec.Struct, frozen=True):
     no_headers: bool
     sort_by: str = ""
     reverse: bool = False
+    total: bool = False
 
 
 def listed(sorts: Iterable[str] = ()) -> Callable[[Function], Function]:
@@ -272,6 +393,12 @@ def listed(sorts: Iterable[str] = ()) -> Callable[[Function], Function]:
             return command(*args, shape=Shape(**shape), **given)
 
         decorated: Any = click.option("--no-headers", is_flag=True, help="Print tables without headings.")(call)
+        decorated = click.option(
+            "--sum",
+            "total",
+            is_flag=True,
+            help="Print the sum of the rows also where the table goes into a pipe or file.",
+        )(decorated)
         decorated = output_option("table", "wide", "json", "yaml", "name")(decorated)
         if words := list(sorts):
             choice = click.Choice(words)
@@ -288,7 +415,7 @@ def listed(sorts: Iterable[str] = ()) -> Callable[[Function], Function]:
 def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) -> None:
     """Prints the rows; where there are none, a sentence on standard error as kubectl has it."""
     if shape.output in ("json", "yaml"):
-        show_document({"at": at, "items": msgspec.to_builtins(list(rows))}, shape.output)
+        show_document({"at": at, "items": kind.documents(rows)}, shape.output)
     elif shape.output == "name":
         names = list(filter(None, map(kind.name, rows)))
         if names:
@@ -296,9 +423,9 @@ def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) 
     elif not rows:
         click.echo(f"No {kind.what} found.", err=True)
     else:
-        wide = shape.output == "wide"
-        lines = kind.lines(rows, at=at, headers=not shape.no_headers, wide=wide, width=terminal_width())
-        say(*lines)
+        headers, wide, width = not shape.no_headers, shape.output == "wide", terminal_width()
+        total = TOTAL if shape.total or is_terminal() else ""
+        _write("\n".join(kind.lines(rows, at=at, headers=headers, wide=wide, width=width, total=total)))
 
 
 def say(*lines: str) -> None:

@@ -1,4 +1,4 @@
-"""`vcuda top`: what nodes, GPUs and pods use beside what they hold; on a terminal refreshed until q is pressed.
+"""`vcuda top`: what nodes, GPUs, pods and namespaces use of what is allocated, until q is pressed on a terminal.
 
 In: the scheduler's view, with what the agents say. Out: a table that refreshes itself on a terminal; elsewhere, and
 with --once, one table, or the rows as JSON or YAML. In a large cluster the terminal shows the first rows of the chosen
@@ -16,10 +16,11 @@ import msgspec
 from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.nodes import GPU_USE, NODE_USE, gpu_entries
-from deviceplugin.cli.pods import CONTAINER_USE, POD_USE, container_entries
+from deviceplugin.cli.pods import CONTAINER_USE, NAMESPACE_ROWS, NAMESPACE_USE, POD_USE, container_entries
 from deviceplugin.cli.scheduler_client import NODE_ROWS, POD_ROWS, Found, RowList, SchedulerClient, asked
-from deviceplugin.cli.screen import INTERVAL_S, Page, is_interactive, watch
-from deviceplugin.cli.table import Kind, Shape, listed, show_rows
+from deviceplugin.cli.screen import INTERVAL_S, Page, watch
+from deviceplugin.cli.table import TOTAL, Kind, Shape, listed, show_rows
+from deviceplugin.cli.terminal import is_terminal
 from deviceplugin.config.param_types import SettingType
 from deviceplugin.errors import ConfigError
 
@@ -32,6 +33,7 @@ ORDER_KEYS = {
     "T": "throttled",
     "B": "used-memory",
     "O": "node",
+    "I": "idle",
 }
 """By key; letters as in top and k9s."""
 
@@ -54,25 +56,28 @@ class TopTable(msgspec.Struct, frozen=True):
 
 
 _BOUND = {"stage": "bound"}
-"""Pods that hold GPUs; those that wait use none."""
+"""Pods to which GPUs are allocated; pending ones use none."""
 TABLES = {
     "nodes": TopTable(NODE_USE, NODE_ROWS, 250),
     "gpus": TopTable(GPU_USE, NODE_ROWS, 100, {"gpus": "1"}, gpu_entries),
     "pods": TopTable(POD_USE, POD_ROWS, 250, _BOUND),
     "containers": TopTable(CONTAINER_USE, POD_ROWS, 250, _BOUND, container_entries),
+    "namespaces": TopTable(NAMESPACE_USE, NAMESPACE_ROWS, 250),
 }
 SORTS = sorted({word for each in TABLES.values() for word in each.kind.sorts})
 _WORDS = {
-    "node": "nodes", "no": "nodes", "gpu": "gpus", "pod": "pods", "po": "pods", "container": "containers"
+    "node": "nodes", "no": "nodes", "gpu": "gpus", "pod": "pods", "po": "pods", "container": "containers",
+    "namespace": "namespaces", "ns": "namespaces",
 } | {word: word for word in TABLES}  # fmt: skip
 _EXAMPLES = (
-    ("What the nodes' GPUs hold and use.", "top"),
+    ("What is allocated of the nodes' GPUs, and what is used.", "top"),
     ("The busiest GPUs, once.", "top gpus --sort-by used --once"),
     ("Pods of all namespaces, those that are throttled most first.", "top pods -A --sort-by throttled"),
+    ("Who wastes most: namespaces by cores that are allocated and not used.", "top namespaces --sort-by idle"),
     ("Containers of one namespace, for a script.", "top containers -n research -o json"),
 )
 _KEYS = (
-    ("1, 2, 3, 4 or Tab", "nodes, GPUs, pods, containers"),
+    ("1 to 5, or Tab", "nodes, GPUs, pods, containers, namespaces"),
     (", ".join(ORDER_KEYS), f"sort by {', '.join(ORDER_KEYS.values())}"),
     ("R", "reverse the order"),
 )
@@ -81,11 +86,11 @@ _KEYS = (
 def _read_what(word: str) -> str:
     """One of the tables, in kubectl's words for it."""
     if word not in _WORDS:
-        raise ValueError(f"{word[:40]!r} is not one of nodes, gpus, pods, containers")
+        raise ValueError(f"{word[:40]!r} is not one of {', '.join(TABLES)}")
     return _WORDS[word]
 
 
-_WHAT = SettingType("a table", "nodes|gpus|pods|containers", _read_what)
+_WHAT = SettingType("a table", "|".join(TABLES), _read_what)
 
 
 @click.command("top", cls=OperatorCommand, examples=_EXAMPLES)
@@ -102,18 +107,19 @@ _WHAT = SettingType("a table", "nodes|gpus|pods|containers", _read_what)
 @listed(SORTS)
 @connected
 def top(what: str, all_namespaces: bool, once: bool, interval: float, shape: Shape, connection: Connection) -> None:
-    """Show what nodes, GPUs, pods or containers use, beside what they hold.
+    """Show what nodes, GPUs, pods, containers or namespaces use of what is allocated to them.
 
-    UTIL is the driver's utilization of the whole GPU. CORES and MEMORY are what pods hold; USED is what is used of it,
-    measured by the node's agent. THROTTLED: for how long a container waited for its own limit since it started. `-`:
-    not known.
+    CORES (1/100 of a GPU's time) and MEMORY are allocated; USED is what is used of it, measured by the node's agent,
+    IDLE the rest of the cores. UTIL is the driver's utilization of the whole GPU. THROTTLED: for how long a container
+    waited for its own limit since it started. `-`: not known.
 
-    On a terminal the table refreshes itself; press ? for the keys.
+    On a terminal the table refreshes itself, with bars where there is room, and colours unless NO_COLOR is set; press ?
+    for the keys. A pipe or a file gets neither.
     """
     if shape.sort_by not in TABLES[what].kind.sorts:
         orders = ", ".join(TABLES[what].kind.sorts)
         raise ConfigError(f"--sort-by {shape.sort_by} is not an order of {what}; use {orders}")
-    is_live = not once and shape.output in ("table", "wide") and is_interactive()
+    is_live = not once and shape.output in ("table", "wide") and is_terminal()
 
     async def show(client: SchedulerClient) -> None:
         namespace = "" if all_namespaces else client.namespace
@@ -141,7 +147,7 @@ class _Screen(msgspec.Struct):
         words = list(TABLES)
         if key == "tab":
             key = str((words.index(self.what) + 1) % len(words) + 1)
-        if key in ("1", "2", "3", "4"):
+        if key in ("1", "2", "3", "4", "5"):
             self.what = words[int(key) - 1]
         elif key == "R":
             self.reverse = not self.reverse
@@ -159,7 +165,10 @@ class _Screen(msgspec.Struct):
         table = TABLES[self.what]
         found = await self._read(table, self._first_rows(table.kind, live=live), most=table.most)
         kind, rows = self._ordered(table, found)
-        lines = kind.lines(rows, at=found.at, headers=True, wide=self.wide, width=width)
+        name = TOTAL if len(found.rows) >= found.total else "SHOWN"
+        lines = kind.lines(rows, at=found.at, headers=True, wide=self.wide, width=width, total=name)
+        sums = lines[-1:] if len(rows) > 1 else []
+        lines = lines[: len(lines) - len(sums)]
         where = f" in {self.namespace}" if self.namespace and table.is_namespaced else ""
         shown = len(found.rows)
         count = f"{len(rows)}" if shown >= found.total else f"{len(rows)}, of {shown} of {found.total}"
@@ -167,7 +176,7 @@ class _Screen(msgspec.Struct):
         clock = dt.datetime.fromtimestamp(found.at, dt.UTC).strftime("%H:%M:%S UTC")
         asking = [] if live else ["asking the agents ..."]
         title = "   ".join([f"{self.what}{where}: {count}", order, clock, *asking])
-        return Page(lines[1:], title, lines[:1])
+        return Page(lines[1:], title, [*lines[:1], *sums])
 
     async def print_once(self, shape: Shape) -> None:
         """By node each agent is asked once for all."""

@@ -17,6 +17,7 @@ from deviceplugin.model.allocation import ContainerRole, GpuShare
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import UNKNOWN_DISTANCE, Level, TopologyNode
 from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
+from deviceplugin.observe.glyphs import BOXES, Glyphs
 from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.observe.usage import GpuUsage, gpu_usage
 
@@ -32,40 +33,6 @@ _MEANINGS = {
     Level.NODE: "one NUMA node",
     Level.SYS: "between NUMA nodes",
 }
-
-
-class Glyphs(msgspec.Struct, frozen=True):
-    """One set of characters; every branch is three columns wide."""
-
-    full: str
-    empty: str
-    fork: str
-    corner: str
-    trunk: str
-    dot: str
-    times: str
-    mark: str
-    cut: str
-
-    def bar(self, part: int, whole: int, cells: int) -> str:
-        filled = 0 if whole <= 0 else round(cells * part / whole)
-        if 0 < part < whole:
-            filled = min(max(filled, 1), cells - 1)
-        filled = min(max(filled, 0), cells)
-        return self.full * filled + self.empty * (cells - filled)
-
-    def branch(self, *, last: bool) -> tuple[str, str]:
-        """What stands before a child, and before what hangs on that child."""
-        return (f"{self.corner} ", "   ") if last else (f"{self.fork} ", f"{self.trunk}  ")
-
-    def clip(self, text: str, width: int) -> str:
-        """Cuts what is too long; control characters, which names from outside may hold, become question marks."""
-        printable = "".join(character if character.isprintable() else "?" for character in text)
-        return printable if len(printable) <= width else printable[: max(0, width - 1)] + self.cut
-
-
-BOXES = Glyphs(full="█", empty="░", fork="├─", corner="└─", trunk="│", dot="·", times="×", mark="✗", cut="…")
-ASCII = Glyphs(full="#", empty=".", fork="|-", corner="`-", trunk="|", dot="-", times="x", mark="!", cut="~")
 
 
 def draw(picture: NodePicture, glyphs: Glyphs = BOXES) -> str:

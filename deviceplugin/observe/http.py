@@ -25,7 +25,8 @@ import structlog
 
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
-from deviceplugin.observe.graph import ASCII, BOXES, draw, graph_of
+from deviceplugin.observe.glyphs import ASCII, BOXES
+from deviceplugin.observe.graph import draw, graph_of
 from deviceplugin.observe.metrics import AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.observe.usage import usage_of

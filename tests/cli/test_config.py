@@ -82,7 +82,7 @@ def test_a_wrong_value_ends_with_one_line_and_status_1() -> None:
 )
 def test_a_flag_that_is_gone_is_an_unknown_one(program: str, flag: str) -> None:
     result = vcuda(program, f"--{flag}", "1")
-    assert (result.exit_code, f"Error: No such option '--{flag}'" in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, f"vcuda: no such option '--{flag}'" in result.stderr) == (2, True), result.stderr
 
 
 def test_an_unknown_flag_ends_with_status_2_and_names_a_near_one() -> None:
@@ -110,11 +110,11 @@ def test_the_help_shows_every_setting_with_its_variable_and_hides_the_hidden() -
 
 def test_the_commands_are_listed_without_importing_them() -> None:
     text = " ".join(vcuda("--help").stdout.split())
-    for line in ("agent Grant this node's GPUs", "config Print the", "explain Explain why", "scheduler Choose node"):
+    for line in ("agent Allocate this node's GPUs", "config Print the", "explain Explain why", "scheduler Choose node"):
         assert line in text
 
 
 def test_an_unknown_command_is_said_to_be_unknown() -> None:
     result = vcuda("agnet")
     assert result.exit_code == 2
-    assert "No such command" in result.stderr
+    assert "no such command" in result.stderr

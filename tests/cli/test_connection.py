@@ -99,7 +99,7 @@ async def test_a_failure_is_json_where_json_was_asked_for(tmp_path: Path) -> Non
     assert yaml.safe_load(as_yaml.stdout) == json.loads(result.stdout)
     wrong = await vcuda(scene, tmp_path, "nodes", "--sort", "x", "-ojson")
     assert wrong.exit_code == 2
-    assert json.loads(wrong.stdout)["error"].startswith("No such option '--sort'; did you mean --port or --sort-by?")
+    assert json.loads(wrong.stdout)["error"].startswith("no such option '--sort'; did you mean --port or --sort-by?")
 
 
 async def test_a_server_that_is_away_silent_or_no_server_is_one_sentence(tmp_path: Path) -> None:

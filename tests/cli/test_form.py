@@ -92,24 +92,31 @@ def test_every_command_has_examples_and_both_names_of_help(subtests: pytest.Subt
 def test_as_a_plugin_the_help_says_kubectl_vcuda() -> None:
     said = subprocess.run([PROGRAMS / "kubectl-vcuda", "nodes", "--bogus"], capture_output=True, text=True, check=False)
     assert said.returncode == 2
-    assert said.stderr.startswith("Usage: kubectl vcuda nodes [OPTIONS]\nTry 'kubectl vcuda nodes --help' for help.\n")
+    assert said.stderr == "vcuda: no such option '--bogus'; did you mean --gpus?\n"
+    said = subprocess.run([PROGRAMS / "kubectl-vcuda", "node"], capture_output=True, text=True, check=False)
+    assert said.stderr == "vcuda: missing argument 'NAME'; see kubectl vcuda node --help\n"
 
 
 async def test_what_was_probably_meant(subtests: pytest.Subtests) -> None:
     cases: list[tuple[list[str], str]] = [
-        (["plcae"], "No such command 'plcae'; did you mean place?"),
-        (["verison"], "No such command 'verison'; did you mean version?"),
-        (["zzz"], "No such command 'zzz'"),
-        (["place", "--core", "1"], "No such option '--core'; did you mean --cores or --cordon?"),
-        (["place"], "Missing '--topology', '--cores'."),
-        (["simulate"], "Missing '--nodes', '--pods'."),
-        (["place", "--cores", "3"], "Missing option '--topology'."),
+        (["plcae"], "no such command 'plcae'; did you mean place?"),
+        (["verison"], "no such command 'verison'; did you mean version?"),
+        (["zzz"], "no such command 'zzz'; see vcuda --help"),
+        (["place", "--core", "1"], "no such option '--core'; did you mean --cores or --cordon?"),
+        (["place"], "missing '--topology', '--cores'; see vcuda place --help"),
+        (["simulate"], "missing '--nodes', '--pods'; see vcuda simulate --help"),
+        (["place", "--cores", "3"], "missing option '--topology'; see vcuda place --help"),
+        (["--bogus"], "no such option '--bogus'; see vcuda --help"),
+        (
+            ["nodes", "-o", "xml"],
+            "-o / --output: 'xml' is not one of 'table', 'wide', 'json', 'yaml', 'name'; see vcuda nodes --help",
+        ),
     ]
     for args, said in cases:
         with subtests.test(args=args):
             result = await run(*args)
             assert (result.exit_code, result.stdout) == (2, "")
-            assert result.stderr.splitlines()[-1] == f"Error: {said}"
+            assert result.stderr == f"vcuda: {said}\n"
 
 
 async def test_versions(tmp_path: Path) -> None:
@@ -202,3 +209,43 @@ async def _run(command: list[str], path: Path, **env: str) -> tuple[int, str, st
     )
     out, err = await process.communicate()
     return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def test_a_reason_stands_below_its_row_where_the_table_has_no_room() -> None:
+    columns = (Column("NAME"), Column("CORES", right=True), Column("REASON", rank=6, if_any=True, below=True))
+    rows = [("a", "50", "too little memory (7 of 8 nodes)"), ("b", "5", ""), ("TOTAL", "55", " ")]
+    assert table(columns, rows, width=50) == [
+        "NAME    CORES   REASON",
+        "a          50   too little memory (7 of 8 nodes)",
+        "b           5   -",
+        "TOTAL      55",
+    ]
+    assert table(columns, rows, width=30) == [
+        "NAME    CORES",
+        "a          50",
+        "  too little memory (7 of 8 n…",
+        "b           5",
+        "TOTAL      55",
+    ]
+    assert table(columns, rows[1:], width=30)[0] == "NAME    CORES", "nobody has a reason"
+
+
+async def test_the_reason_is_whole_at_80_columns(tmp_path: Path) -> None:
+    made = usual()
+    token = tmp_path / "token"
+    token.write_text("good")
+    async with serving_cluster(made) as url:
+        reach = ("--url", url, "--insecure", "--token-file", str(token))
+        env = {"COLUMNS": "80"}
+        said = (await run("pods", "-A", "--status", "pending", *reach, env=env)).stdout.splitlines()
+        assert said[2] == "  memory request larger than any GPU (7 of 8 nodes), vcuda agent is down (1)"
+        for words in (("nodes",), ("top",)):
+            assert "  vcuda agent is down" in (await run(*words, *reach, env=env)).stdout.splitlines()
+
+
+async def test_the_document_of_nodes_has_gpus_only_where_they_were_asked_for(tmp_path: Path) -> None:
+    scene = Cluster([node("n")])
+    asked: list[tuple[tuple[str, ...], bool]] = [(("nodes",), False), (("nodes", "--gpus"), True), (("top",), False)]
+    for words, has_gpus in asked:
+        (item,) = json.loads((await vcuda(scene, tmp_path, *words, "-o", "json")).stdout)["items"]
+        assert ("gpus" in item) is has_gpus

@@ -290,4 +290,18 @@ def test_memory_that_is_none_is_told_with_both_forms(matrix: str, subtests: pyte
             result = vcuda_place("--topology", matrix, "--cores", "20", "--memory", memory)
             assert (result.exit_code, result.stdout) == (2, "")
             sentence = "is no memory; write blocks of 256 MiB such as 32, or a quantity such as 8Gi"
-            assert result.stderr.splitlines()[-1] == f"Error: Invalid value for '--memory': {memory!r} {sentence}"
+            assert result.stderr == f"vcuda: --memory: {memory!r} {sentence}; see main place --help\n"
+
+
+def test_cores_that_are_none_are_told_what_to_write(matrix: str, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
+        ("20%", "write 20 for 20 %"),
+        ("0.2", "write 20 for 20 %"),
+        ("75%", "write 75 for 75 %"),
+    ]
+    for cores, advice in cases:
+        with subtests.test(cores=cores):
+            result = vcuda_place("--topology", matrix, "--cores", cores)
+            assert (result.exit_code, result.stdout) == (2, "")
+            sentence = f"{cores!r} is no number of cores (1/100 of a GPU's time); {advice}"
+            assert result.stderr == f"vcuda: --cores: {sentence}; see main place --help\n"

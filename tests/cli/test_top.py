@@ -10,15 +10,16 @@ import signal
 import struct
 import sys
 import termios
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.model.cluster_view import ContainerRow, GpuLive, NamespaceRow, ShareLive, ShareRow
 from tests.cli.command_runner import kubeconfig, vcuda
-from tests.cli.view_server import SERVICE, Cluster, node, pod, refusal, serving
+from tests.cli.view_server import GIB, SERVICE, Cluster, node, pod, refusal, serving
 from tests.waiting import until
 
 PATIENCE_S = 60
@@ -45,8 +46,8 @@ async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
     assert gpus[0].split() == ["NODE", "GPU", "MODEL", "CORES", "UTIL", "MEMORY", "USED", "PODS", "STATUS"]
     assert [line.split()[:2] for line in gpus[1:3]] == [["node-a", "0"], ["node-b", "0"]], "the busy ones come first"
     assert (await vcuda(cluster(), tmp_path, "top", "pods")).stdout.splitlines() == [
-        "NAME   NODE     GPU   CORES   USED   MEMORY   USED   THROTTLED",
-        "llm    node-a   0        50     49     10Gi    9Gi       12.5s",
+        "NAME   NODE     GPU   CORES   USED   IDLE   MEMORY   USED   THROTTLED",
+        "llm    node-a   0        50     49      1     10Gi    9Gi       12.5s",
     ]
     scene = cluster()
     containers = (await vcuda(scene, tmp_path, "top", "containers", "-A", "-o", "json")).stdout
@@ -55,10 +56,82 @@ async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
     assert [each["container"]["name"] for each in json.loads(containers)["items"]] == ["main", "main"]
 
 
+async def test_idle_shares_come_first_and_namespaces_have_sums(tmp_path: Path) -> None:
+    busy, idle = (pod(name, containers=(ContainerRow("main", 50, 40, shares),)) for name, shares in (
+        ("busy", (ShareRow("GPU-a", 0, 50, 40, ShareLive(cores_used=60.0)),)),
+        ("idle", (ShareRow("GPU-a", 1, 50, 40, ShareLive(cores_used=10.0)), ShareRow("GPU-b", 2, 50, 40, None))),
+    ))  # fmt: skip
+    scene = Cluster(pods=[busy, idle, pod("unknown", node=None)])
+    lines = (await vcuda(scene, tmp_path, "top", "pods", "--sort-by", "idle", "--sum")).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["idle", "busy", "TOTAL"]
+    assert [line.split()[-4] for line in lines[1:]] == ["40", "0", "40"], "of the shares whose use is known"
+    scene.namespaces = [NamespaceRow("ml", 2, 150, 80, 70.0, 40.0, GIB, 1.5), NamespaceRow("shop", 1, 50, 40)]
+    scene.others = NamespaceRow("", 7, 700, 800, 100.0, 600.0)
+    result = await vcuda(scene, tmp_path, "top", "ns", "--sort-by", "idle", "--sum")
+    assert result.stdout.splitlines() == [
+        "NAME       PODS   CORES   USED   IDLE   MEMORY   USED   THROTTLED",
+        "(others)      7     700    100    600    200Gi      -           -",
+        "ml            2     150     70     40     20Gi    1Gi        1.5s",
+        "shop          1      50      -      -     10Gi      -           -",
+        "TOTAL        10     900    170    640    230Gi    1Gi        1.5s",
+    ]
+    by_name = (await vcuda(scene, tmp_path, "top", "namespaces", "-o", "name")).stdout.split()
+    assert by_name == ["namespace/ml", "namespace/shop", "namespace/(others)"]
+
+
+async def test_the_sum_is_of_nodes_and_gpus_too(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    sums: list[tuple[tuple[str, ...], str]] = [
+        (("nodes",), "TOTAL 6 4 100/600 20Gi/480Gi 2"),
+        (("top",), "TOTAL 6 4 100/600 17% 35% 20Gi/480Gi 18Gi 2"),
+        (("top", "gpus"), "TOTAL 100/600 35% 20Gi/480Gi 18Gi 2"),
+        (("pods", "-A"), "TOTAL 100 20Gi"),
+        (("top", "containers", "-A"), "TOTAL 100 97 3 20Gi 18Gi 25.0s"),
+    ]
+    for words, line in sums:
+        with subtests.test(words=words):
+            (*rows, last) = (await vcuda(cluster(), tmp_path, *words, "--sum")).stdout.splitlines()
+            assert " ".join(last.split()) == line
+            plain = (await vcuda(cluster(), tmp_path, *words)).stdout.splitlines()
+            assert [line.split() for line in plain] == [line.split() for line in rows], "the sum was not asked for"
+    assert "TOTAL" not in (await vcuda(Cluster([node("a")]), tmp_path, "nodes", "--sum")).stdout, "of one row"
+
+
+async def test_bars_and_colours_are_for_terminals_alone(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    scene = Cluster([node("a", live=GpuLive(95, 9 * GIB, 2)), node("b"), node("c", problem="vcuda agent is down")])
+    env: list[tuple[dict[str, str], tuple[str, ...], str]] = [
+        (
+            {},
+            ("\x1b[31m█████████░\x1b[0m 95%", "\x1b[32m████░░░░░░\x1b[0m 35%", "\x1b[31mvcuda agent is down\x1b[0m"),
+            "",
+        ),
+        ({"NO_COLOR": "1"}, ("████░░░░░░ 35%",), "\x1b["),
+        ({"PYTHONIOENCODING": "ascii"}, ("\x1b[32m####......\x1b[0m 35%",), "█"),
+        ({"TERM": "dumb"}, (" 35% ",), "█"),
+    ]
+    async with serving(scene) as url:
+        for variables, seen, unseen in env:
+            with subtests.test(variables=variables):
+                async with terminal(tmp_path, url, "top", "--once", columns=150, variables=variables) as page:
+                    assert await page.ends() == 0
+                assert [text for text in seen if text not in page.shown] == [], page.shown
+                assert not unseen or unseen not in page.shown
+    assert not {"█", "#", "\x1b"} & set((await vcuda(scene, tmp_path, "top")).stdout), "no terminal"
+
+
+async def test_where_there_is_no_room_columns_are_worth_more_than_bars(tmp_path: Path) -> None:
+    async with serving(cluster()) as url:
+        for columns, heads in ((75, 6), (60, 6)):
+            async with terminal(tmp_path, url, "top", "--once", columns=columns) as page:
+                assert await page.ends() == 0
+            first = page.shown.splitlines()[0].split()
+            assert len(first) >= heads, page.shown
+            assert ("░" in page.shown) == (columns == 75)
+
+
 async def test_an_order_of_another_table_is_one_sentence(tmp_path: Path) -> None:
     result = await vcuda(cluster(), tmp_path, "top", "nodes", "--sort-by", "throttled")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert "--sort-by throttled is not an order of nodes; use name, cores, memory, free, used" in result.stderr
+    assert "--sort-by throttled is not an order of nodes; use name, cores, memory, free, used, idle" in result.stderr
     assert (await vcuda(cluster(), tmp_path, "top", "cores")).exit_code == 2
 
 
@@ -93,7 +166,9 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(folder: Path, url: str, *args: str, columns: int = 110, lines: int = 12) -> AsyncIterator[Terminal]:
+async def terminal(
+    folder: Path, url: str, *args: str, columns: int = 110, lines: int = 12, variables: Mapping[str, str] = {}
+) -> AsyncIterator[Terminal]:
     path = kubeconfig(folder / "kubeconfig", url, namespace="research")
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -102,7 +177,7 @@ async def terminal(folder: Path, url: str, *args: str, columns: int = 110, lines
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "deviceplugin", *args),
         stdin=its, stdout=its, stderr=its, start_new_session=True,
-        env={**inherited, "TERM": "xterm", "KUBECONFIG": str(path), "PYTHONIOENCODING": "utf-8"},
+        env={**inherited, "TERM": "xterm", "KUBECONFIG": str(path), "PYTHONIOENCODING": "utf-8", **variables},
     )  # fmt: skip
     try:
         yield Terminal(mine, process)
@@ -155,12 +230,12 @@ async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(
 async def test_a_long_page_scrolls_and_shows_the_first_of_a_large_cluster(tmp_path: Path) -> None:
     scene = Cluster([node(f"node-{at:04}") for at in range(700)])
     async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "3600") as page:
-        await page.sees("nodes: 250, of 250 of 700", "node-0008", " 35% ")
+        await page.sees("nodes: 250, of 250 of 700", "SHOWN ", "node-0007", " 35% ")
         asked = {"live": "1", "sort": "name", "order": "asc", "limit": "250"}
         await until(lambda: scene.asked[-1] == (f"{SERVICE}/view/nodes", asked))  # the first frame is not live
-        assert "node-0009" not in page.shown
+        assert "node-0008" not in page.shown
         page.type("\x1b[B")
-        await page.sees("node-0009")
+        await page.sees("SHOWN ", "node-0008")
         page.type("\x1b[F")
         await page.sees("node-0249")
         page.type("\x1b[H")

@@ -36,7 +36,8 @@ async def shown_rows(page: Terminal) -> list[str]:
         complete = [each for each in drawn if "asking the agents" not in each]
         if complete:
             lines = [line for line in complete[0].splitlines() if " by " not in line and line.strip()]
-            return lines[1:]
+            assert lines[1].startswith("SHOWN "), lines
+            return lines[2:]
         page.shown = page.shown.rpartition(LAST_LINE)[2]
 
 

@@ -25,6 +25,8 @@ from deviceplugin.model.cluster_view import (
     GpuLive,
     GpuRow,
     HolderRow,
+    NamespaceRow,
+    NamespacesView,
     NodeRow,
     NodesView,
     OneNodeView,
@@ -125,6 +127,8 @@ class Cluster:
     nodes: list[NodeRow] = field(default_factory=list)
     pods: list[PodRow] = field(default_factory=list)
     events: list[ClusterEventRow] = field(default_factory=list)
+    namespaces: list[NamespaceRow] = field(default_factory=list)
+    others: NamespaceRow | None = None
     may_create_token: bool = True
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     gone_after: int = 0
@@ -170,6 +174,8 @@ class Cluster:
             wanted = [each for each in self.pods if query.get("namespace", each.namespace) == each.namespace]
             wanted = [each for each in wanted if query.get("stage", each.stage.value) == each.stage.value]
             return self._page(PodsView, head, wanted, query)
+        if path == "/view/namespaces":
+            return self._page(NamespacesView, head | {"others": self.others}, self.namespaces, query)
         if path == "/view/events":
             recent = [each for each in self.events if query.get("namespace", each.namespace) == each.namespace]
             return self._page(ClusterEventsView, head | {"since": AT, "dropped": 0}, recent, query)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.model.cluster_view import ClusterEventKind
+from deviceplugin.model.cluster_view import ClusterEventKind, NamespaceRow
 from sandbox.emulated_gpus import REPOSITORY
 from tests.cli.command_runner import vcuda
 from tests.cli.view_server import Cluster, event, node, pod
@@ -18,6 +18,7 @@ EXPLANATION = {"pod": "research/llm", "sentence": "it waits", "asked": [], "at":
 async def test_each_command_answers(tmp_path: Path, subtests: pytest.Subtests) -> None:
     assert len(COMMANDS) > 5
     cluster = Cluster([node("node-a")], [pod("llm"), pod("big", node=None)], [event("llm", ClusterEventKind.PLACED)])
+    cluster.namespaces = [NamespaceRow("research", 2, 100, 80)]
     cluster.explanations["research/llm"] = EXPLANATION | {"left_out": 0}
     for command in COMMANDS:
         with subtests.test(command):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from deviceplugin.model.allocation import ContainerRole
 from deviceplugin.model.gpu import ComputeMode, Driver, GpuSample, Health, Inventory
 from deviceplugin.model.topology import Level
-from deviceplugin.observe.graph import ASCII, BOXES, WIDTH, draw
+from deviceplugin.observe.glyphs import ASCII, BOXES
+from deviceplugin.observe.graph import WIDTH, draw
 from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.structs import replace
 from tests.observe.pictures import T4, by_groups, gpu, grant, hgx, node, pcie, uuid

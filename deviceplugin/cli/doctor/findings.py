@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from deviceplugin.cli.table import clean
+from deviceplugin.cli.terminal import clean
 from deviceplugin.errors import KubeError, VcudaError, one_line
 from deviceplugin.structs import replace
 

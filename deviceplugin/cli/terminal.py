@@ -1,0 +1,82 @@
+"""What standard output is: how wide, which characters it can write, and whether it shows colours.
+
+In: the environment and the stream. Out: text that fits there. Text from outside cannot move the cursor: control
+characters become `?`. Colours are for a terminal alone, and for none if NO_COLOR is set (no-color.org) or TERM is dumb;
+they are put around text whose width was counted before.
+"""
+
+import enum
+import os
+import re
+import sys
+
+from deviceplugin.observe.glyphs import ASCII, BOXES, Glyphs
+
+
+class Colour(enum.Enum):
+    """Parameters of the control sequence SGR (ECMA-48)."""
+
+    RED = "31"
+    GREEN = "32"
+    YELLOW = "33"
+
+
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def has_colours() -> bool:
+    return is_terminal() and not os.environ.get("NO_COLOR")
+
+
+def painted(text: str, colour: Colour) -> str:
+    return f"\x1b[{colour.value}m{text}\x1b[0m"
+
+
+def load_colour(part: float) -> Colour:
+    """Of a bar that is so full, as nvitop and htop have it."""
+    return Colour.GREEN if part < 0.75 else Colour.YELLOW if part < 0.9 else Colour.RED
+
+
+def even_colour(_part: float) -> Colour:
+    """Of a bar that may well be full."""
+    return Colour.GREEN
+
+
+def terminal_width() -> int | None:
+    """Of standard output; COLUMNS wins; None for a pipe or a file."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdecimal() and int(given[:5]) > 0:
+        return int(given[:5])
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def glyphs() -> Glyphs:
+    """What standard output can write."""
+    return BOXES if clean(BOXES.full + BOXES.fork) == BOXES.full + BOXES.fork else ASCII
+
+
+def clean(text: str) -> str:
+    """In one line, and in characters that standard output can write."""
+    if text.isascii() and text.isprintable():  # nearly every cell; a list may have hundreds of thousands
+        return text
+    printable = "".join(each if each.isprintable() else "?" for each in text)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return printable.encode(encoding, errors="replace").decode(encoding)
+
+
+def cut(line: str, width: int) -> str:
+    """A line that is too long loses its colours too."""
+    if len(line) <= width:
+        return line
+    if "\x1b" in line:
+        plain = _SGR.sub("", line)
+        return line if len(plain) <= width else cut(plain, width)
+    mark = clean("…") if clean("…") == "…" else "~"
+    return line[: max(0, width - 1)].rstrip() + mark
