@@ -15,6 +15,8 @@ from pathlib import Path
 INTERPOSER = Path(__file__).resolve().parent.parent / "library/interposer"
 _INTERFACES = {"cuda": "CUDA: `libcuda.so.1`", "nvml": "NVML: `libnvidia-ml.so.1`"}
 _SUFFIXES = re.compile(r"(_v\d+)?(_pt[sd][sz])?$")
+_LISTED = 12
+"""So many functions without a hook are named in one list; a longer list has their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ def page(generated: str) -> str:
 {generated}
 
 What vcuda's library does with each function of the driver in the container of a share. Names are without the suffixes
-of versions (`_v2`) and of per-thread default streams (`_ptsz`); all that cuda.h, cudaGL.h, cudaEGL.h, cudaVDPAU.h and
-nvml.h declare are meant. Tests compare these lists with the headers of CUDA 11.8 to 13.5, and of NVML in CUDA 12.9 and
-13.5. They fail when a newer one has a function that is not here.
+of versions (`_v2`) and of per-thread default streams (`_ptsz`). Of a long list of functions without a hook stands the
+number; `functions.toml` in `library/interposer/cuda` and `nvml` has the names. Tests compare them with the headers of
+CUDA 11.8 to 13.5.
 
 {parts.rstrip()}
 """
@@ -77,7 +79,9 @@ def _sections(interface: str) -> Iterator[str]:
         without = [name for name in one.functions if name not in with_hook]
         reasons = {name: one.unhooked.get(name, one.passed) for name in without}
         for why in dict.fromkeys(reasons.values()):
-            yield f"**Not hooked.** {why}\n{_names(name for name in without if reasons[name] == why)}\n\n"
+            names = [name for name in without if reasons[name] == why]
+            shown = _names(names) if len(names) <= _LISTED else f"{len(names)} functions."
+            yield f"**Not hooked.** {why}\n{shown}\n\n"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ from deviceplugin.placement.pod import place_pod
 from deviceplugin.placement.snapshot import GpuView, Snapshot, snapshot_for
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/node-policies.md", "docs/gpu-policies.md")
+PAGES = ("docs/policies.md",)
 _BLOCKS = 64
 _TENTHS = 10
 _USED, _POD, _FREE = "█", "▓", "░"

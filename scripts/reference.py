@@ -100,7 +100,7 @@ def metrics() -> str:
 {GENERATED}
 
 Served on `--query-addr`:`--query-port` at `/metrics`, in Prometheus' text format or,
-when asked for, OpenMetrics; gpu-manager's `/metric` has [its metrics](views.md#for-clients-of-gpu-manager) too.
+when asked for, OpenMetrics; gpu-manager's `/metric` has [its metrics](http-api.md#for-clients-of-gpu-manager) too.
 Bytes, seconds and ratios from 0 to 1. `uuid` is the UUID of the GPU, the label `UUID` of
 dcgm-exporter ([how to join](../how-to/monitoring.md#joins)). No metric mixes totals with
 parts, so sums are right. What is not known has no series: no value is 0 for want of a better one. Scrape with

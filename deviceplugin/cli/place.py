@@ -213,7 +213,7 @@ _MEMORY = SettingType("memory", "BLOCKS|QUANTITY", _read_memory)
     type=click.Choice([policy.value for policy in GpuPolicy]),
     default=GpuPolicy.BINPACK.value,
     show_default=True,
-    help="Which of the GPUs that fit to choose; docs/gpu-policies.md describes the policies.",
+    help="Which of the GPUs that fit to choose; docs/policies.md describes the policies.",
 )
 @click.option("--model", "models", multiple=True, help="Use only models whose name contains this; may be repeated.")
 @click.option(

@@ -22,14 +22,23 @@ DOCS = manifests.ROOT / "docs"
 GUIDES = [
     *(
         DOCS / name
-        for name in ("install.md", "gangs.md", "volcano.md", "scheduler.md", "how-to/monitoring.md", "runbooks.md")
+        for name in (
+            "install.md",
+            "gangs.md",
+            "volcano.md",
+            "network.md",
+            "rights.md",
+            "scheduler.md",
+            "how-to/monitoring.md",
+            "runbooks.md",
+        )
     ),
     ROOT / "README.md",
 ]
 GROUPS = ("agent", "scheduler", "webhook", "policy", "hami", "monitoring", "image")
 _VALUE = re.compile(rf"(?:`|--set |,)(?!hami[.]io)((?:{'|'.join(GROUPS)})(?:\.[A-Za-z]+)+)")
 WITH_COMMANDS = (
-    *("chart/README.md", "gangs.md", "install.md"),
+    *("chart/README.md", "gangs.md", "install.md", "network.md"),
     *("how-to/monitoring.md", "how-to/platforms.md", "how-to/upgrade.md"),
 )
 _CHART = re.compile(r"helm (?:install|upgrade) vcuda (?:daemonset/chart|oci://\S+/charts/vcuda --version \S+) (.+)")
@@ -95,8 +104,8 @@ def test_the_values_of_the_guide_to_gangs_are_taken(chart: Chart) -> None:
     assert rules[-1]["resources"] == ["podgroups", "podgroups/status"]
 
 
-def test_the_policy_of_the_guide_to_the_scheduler_is_taken(chart: Chart) -> None:
-    (values,) = (each for each in _examples(DOCS / "scheduler.md") if "scheduler" in each)
+def test_the_policy_of_the_guide_to_the_network_is_taken(chart: Chart) -> None:
+    (values,) = (each for each in _examples(DOCS / "network.md") if "scheduler" in each)
     (rule,) = chart.render(values).get("NetworkPolicy", "vcuda-scheduler")["spec"]["ingress"]
     assert [sorted(peer) for peer in rule["from"]] == [["ipBlock"], ["namespaceSelector"]]
 

@@ -16,14 +16,12 @@ RENDERED = "tests/daemonset/test_guides.py"
 TESTS = {
     "README.md": ("tests/e2e/test_first_commands.py", "tests/docs/test_site.py"),
     "daemonset/chart/README.md": (RENDERED,),
+    "docs/ask-for-a-share.md": ("tests/docs/test_kubectl.py",),
     "docs/claims.md": (OPERATOR,),
     "docs/first-hour.md": (OPERATOR, "tests/docs/test_site.py", "tests/scripts/test_demo.py"),
-    "docs/gpu-policies.md": ("tests/docs/test_gpu_policies.py",),
-    "docs/how-to/bundle.md": (OPERATOR,),
     "docs/how-to/doctor.md": (OPERATOR,),
     "docs/how-to/from-gpu-manager.md": ("tests/e2e/test_moving.py",),
     "docs/how-to/from-hami.md": ("tests/e2e/test_moving_from_hami.py",),
-    "docs/how-to/look.md": (OPERATOR,),
     "docs/how-to/maintenance.md": (OPERATOR,),
     "docs/how-to/monitoring.md": (RENDERED,),
     "docs/how-to/multi-gpu.md": ("tests/docs/test_site.py",),
@@ -32,7 +30,8 @@ TESTS = {
     "docs/how-to/upgrade.md": (RENDERED, "tests/e2e/operating/test_upgrade.py"),
     "docs/install.md": (OPERATOR, "tests/e2e/test_publishing.py", RENDERED),
     "docs/kubectl.md": (OPERATOR, "tests/docs/test_kubectl.py", "tests/scripts/test_plugin.py"),
-    "docs/reference/scheduler-views.md": (OPERATOR,),
+    "docs/reference/http-api.md": (OPERATOR,),
+    "docs/policies.md": ("tests/docs/test_gpu_policies.py",),
     "docs/runbooks.md": ("tests/e2e/test_newcomer.py",),
     "docs/scheduler.md": (OPERATOR,),
     "docs/simulate.md": ("tests/docs/test_site.py",),
@@ -46,7 +45,6 @@ SHOWN = {
         )
     ],
     "docs/design.md": ["cluster                                           node"],
-    "README.md": ["container   asks for  limit     gets"],
     "docs/how-to/autoscalers.md": ["k8s.io/cluster-autoscaler/node-template/resources/tencent.com/vcuda-core = 800"],
     "docs/how-to/doctor.md": ["ok       api-server: Kubernetes v1.36.1"],
 }

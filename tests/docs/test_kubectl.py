@@ -1,4 +1,4 @@
-"""docs/kubectl.md: every command in it does something, against a scheduler that answers."""
+"""docs/kubectl.md and docs/ask-for-a-share.md: every command does something, against a scheduler that answers."""
 
 import shlex
 from pathlib import Path
@@ -11,7 +11,12 @@ from tests.cli.command_runner import vcuda
 from tests.cli.view_server import Cluster, event, node, pod
 from tests.fenced import fenced
 
-COMMANDS = [line for block in fenced(REPOSITORY / "docs/kubectl.md", "bash") for line in block.splitlines()]
+COMMANDS = [
+    line.replace("POD", "llm").replace("NAMESPACE", "research")
+    for page in ("kubectl.md", "ask-for-a-share.md")
+    for block in fenced(REPOSITORY / "docs" / page, "bash")
+    for line in block.splitlines()
+]
 EXPLANATION = {"pod": "research/llm", "sentence": "it waits", "asked": [], "at": 0, "reasons": {}, "nodes": []}
 
 

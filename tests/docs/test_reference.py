@@ -90,12 +90,12 @@ def test_the_list_of_driver_files_that_is_shown_can_be_given_to_the_agent(tmp_pa
 
 
 def test_the_example_of_usage_has_the_fields_of_the_document() -> None:
-    (example,) = fenced(DOCS / "reference/views.md", "json")
+    (example,) = fenced(DOCS / "reference/http-api.md", "json")
     decoded = msgspec.json.decode(example)
     assert msgspec.json.decode(msgspec.json.encode(msgspec.convert(decoded, Usage))) == decoded
 
 
 def test_the_lines_of_the_tree_that_are_shown_are_as_the_code_draws_them() -> None:
-    shown = re.findall(r"```\n(gpu-7 .*?)```", (DOCS / "reference/views.md").read_text(), re.DOTALL)
+    shown = re.findall(r"```\n(gpu-7 .*?)```", (DOCS / "reference/http-api.md").read_text(), re.DOTALL)
     assert len(shown) == 1
     assert shown[0] in (ROOT / "tests/observe/approved/hgx.txt").read_text()

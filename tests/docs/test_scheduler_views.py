@@ -1,4 +1,4 @@
-"""docs/reference/scheduler-views.md names every path, parameter and field of the view, and no others."""
+"""docs/reference/http-api.md names every path, parameter and field of the view, and no others."""
 
 import re
 
@@ -9,7 +9,7 @@ from deviceplugin.cluster.view import query
 from deviceplugin.model import cluster_view
 from scripts.manifests import ROOT
 
-PAGE = (ROOT / "docs/reference/scheduler-views.md").read_text()
+PAGE = (ROOT / "docs/reference/http-api.md").read_text()
 ROWS: dict[str, type[msgspec.Struct]] = {
     "`/view/cluster`": cluster_view.ClusterView,
     "`/view/nodes/NAME`": cluster_view.OneNodeView,

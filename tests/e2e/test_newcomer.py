@@ -64,8 +64,8 @@ PLAIN: Object = pods.pod("plain", [pods.container("c", "sleep 1000")])
 
 
 def readme_pod() -> Object:
-    """The first YAML document of the README; the second is a claim's (tests/e2e/claims)."""
-    text, _ = fenced(REPOSITORY / "README.md", "yaml")
+    """The README's pod."""
+    (text,) = fenced(REPOSITORY / "README.md", "yaml")
     pod: Object = yaml.safe_load(text)
     return pod
 
@@ -76,7 +76,7 @@ SAMPLES: dict[str, Object] = {
 }
 
 
-BLOCKS = {"share": 8, "vcuda-sample": 16, "vcuda-sample-hami": 16}
+BLOCKS = {"share": 16, "vcuda-sample": 16, "vcuda-sample-hami": 16}
 """What each asks for; 4096 MiB in HAMi's words."""
 
 

@@ -61,10 +61,8 @@ def pages(scene: Scene) -> dict[str, Page]:
         "kubectl.md": scene.page.words,
         "claims.md": {},
         "scheduler.md": {"POD": "first", "NAMESPACE": "default"},
-        "reference/scheduler-views.md": {},
-        "how-to/bundle.md": {"node-a": scene.node},
-        "how-to/doctor.md": {},
-        "how-to/look.md": {},
+        "reference/http-api.md": {},
+        "how-to/doctor.md": {"node-a": scene.node},
         "how-to/maintenance.md": {"GPU-...": uuids()[0]},
         "how-to/quotas.md": {},
         "how-to/time-slicing.md": {},
@@ -85,7 +83,7 @@ def test_a_release_is_installed_and_the_first_pod_gets_its_share(scene: Scene, p
     page.shell("\n".join(line for line in first.commands if not line.startswith(BY_OTHERS["install.md"])))
     assert [each.text for each in others if not each.heading] == []
     scene.wait_allocatable(CORE, CORES)
-    start, *rest = page.blocks("Does it work?")[0].partition("kubectl describe")
+    start, *rest = page.blocks("Check the installation")[0].partition("kubectl describe")
     page.shell(start)
     pods.wait_running(scene.admin, ["first"])
     assert "GPUAllocated" in page.shell("".join(rest))
@@ -104,15 +102,16 @@ def test_the_command_is_installed_from_the_release(pages: dict[str, Page], tmp_p
 
 
 def test_views_explanations_and_archives_are_had(pages: dict[str, Page], scene: Scene) -> None:
-    assert scene.node in pages["scheduler.md"].run("Why does my pod wait?")
-    assert scene.node in pages["reference/scheduler-views.md"].run("")
-    archive, of_a_node = pages["how-to/bundle.md"].blocks("")[0].splitlines()
-    made = re.findall(r"^vcuda-bundle-\S+$", pages["how-to/bundle.md"].shell(archive), re.MULTILINE)
+    assert scene.node in pages["scheduler.md"].run("Why is my pod Pending?")
+    assert scene.node in pages["reference/http-api.md"].run("")
+    page = pages["how-to/doctor.md"]
+    archive, of_a_node = page.blocks("Gather what support needs")[0].splitlines()
+    made = re.findall(r"^vcuda-bundle-\S+$", page.shell(archive), re.MULTILINE)
     (file,) = [REPOSITORY / name for name in made]
     assert file.stat().st_size > 0
     file.unlink()
     file = Path(of_a_node.split()[-1])
-    pages["how-to/bundle.md"].shell(of_a_node)
+    page.shell(of_a_node)
     file.unlink()
 
 
@@ -126,12 +125,12 @@ def test_doctor_says_that_all_is_well_from_outside_on_the_node_and_in_the_chart(
 
 
 def test_the_page_is_opened_by_the_command_and_through_kubectl_proxy(scene: Scene, pages: dict[str, Page]) -> None:
-    page = pages["how-to/look.md"]
-    command, proxy, token = page.blocks("Open it")
+    page = pages["kubectl.md"]
+    command, proxy, token = page.blocks("The page")
     with page.serving(command, "--no-browser") as address:
         assert re.match(r"http://127\.0\.0\.1:\d+/", address)
         assert "<title>" in urllib3.request("GET", address.strip(), timeout=60).data.decode()
-    (shown,) = re.findall(r"`(http://127\.0\.0\.1:8001/\S+)`", (REPOSITORY / "docs/how-to/look.md").read_text())
+    (shown,) = re.findall(r"`(http://127\.0\.0\.1:8001/\S+)`", (REPOSITORY / "docs/kubectl.md").read_text())
     with page.serving(proxy, "--port=0") as said:
         found = re.search(r"127\.0\.0\.1:\d+", said)
         assert found, said
@@ -256,10 +255,8 @@ PAGES = [
     "claims.md",
     "kubectl.md",
     "scheduler.md",
-    "reference/scheduler-views.md",
-    "how-to/bundle.md",
+    "reference/http-api.md",
     "how-to/doctor.md",
-    "how-to/look.md",
     "how-to/maintenance.md",
     "how-to/quotas.md",
     "how-to/time-slicing.md",

@@ -170,7 +170,7 @@ def test_forgetting_the_library_takes_the_file_that_is_there_then(stub: Stub, sh
 
 
 def test_nothing_of_a_gpu_is_ever_set() -> None:
-    """Lineage D9: a compute mode may be an operator's decision, and docs/gpu-policies.md says that it stays."""
+    """Lineage D9: a compute mode may be an operator's decision, and docs/policies.md says that it stays."""
     package = Path(__file__).parents[2] / "deviceplugin"
     asked = {name for path in package.rglob("*.py") for name in re.findall(r'"(nvml[A-Z]\w+)"', path.read_text())}
     assert "nvmlDeviceGetComputeMode" in asked

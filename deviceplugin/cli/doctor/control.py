@@ -355,7 +355,7 @@ async def _trust(facts: ClusterFacts, found: WebhookConfiguration) -> CheckResul
     if own and min(own) < time.time() + CA_ENDS_SOON.total_seconds():
         return warning(
             f"the CA of the webhook ends on {time.strftime('%Y-%m-%d', time.gmtime(min(own)))}",
-            "replace it before, at a time of your choice: docs/install.md#certificates",
+            "replace it before, at a time of your choice: docs/scheduler.md#certificates",
         )
     of = " of the scheduler" if own else ""
     return ok(f"configured, and its caBundle has the CA{of}")

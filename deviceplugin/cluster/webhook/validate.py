@@ -7,7 +7,7 @@ How a GPU container could bypass its limits, as far as the pod shows it.
 
 In: the containers of a pod and their requests. Out: a RequestError if a share could not be enforced (the container
 sees every device of the node, or mounts something over vcuda's libraries and limits); warnings about what weakens
-isolation and may be intended. Not here: what an image or a process does (docs/enforcement.md).
+isolation and may be intended. Not here: what an image or a process does (docs/limits.md).
 """
 
 import posixpath

@@ -119,10 +119,8 @@ def test_no_class_counts_cores_as_devices(cluster: Cluster, resource: str) -> No
     assert "an extended resource counts whole devices" in refusal(cluster, f"{DRA}/deviceclasses", body)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/claims.md"])
-def test_the_api_server_takes_the_claims_of_the_documentation(cluster: Cluster, page: str) -> None:
-    """Of the README the second document: the first one asks the device plugin."""
-    texts = fenced(REPOSITORY / page, "yaml")[1 if page == "README.md" else 0 :]
+def test_the_api_server_takes_the_claims_of_the_documentation(cluster: Cluster) -> None:
+    texts = fenced(REPOSITORY / "docs/claims.md", "yaml")
     for each in (found for text in texts for found in yaml.safe_load_all(text)):
         if each.get("kind") == "Pod":
             assert refusal(cluster, pods.PODS, each) == ""

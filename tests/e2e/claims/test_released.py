@@ -41,9 +41,9 @@ NODE_AUTHORIZER = "no relationship found between node"
 INSIDE = Path("/run/vcuda/emulated")
 
 
-def readme() -> list[Object]:
-    """The README's claim: its template and its pod."""
-    _, text = fenced(REPOSITORY / "README.md", "yaml")
+def documented() -> list[Object]:
+    """The first claim of docs/claims.md: its template and its pod."""
+    text = fenced(REPOSITORY / "docs/claims.md", "yaml")[0]
     return list(yaml.safe_load_all(text))
 
 
@@ -67,7 +67,7 @@ def release(
     cluster: Cluster, programs: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     helm = helm_program(request)
-    samples = images([*readme(), *documents("sample-claim.yaml")])
+    samples = images([*documented(), *documents("sample-claim.yaml")])
     with ExitStack() as undo:
         undo.callback(pods.delete_all, cluster.admin)
         folder = tmp_path_factory.mktemp("registry")
@@ -100,8 +100,8 @@ def held(release: Release) -> dict[str, tuple[int, int, str]]:
     return {each.pod: (each.cores, each.blocks, each.source) for each in release.usage().containers}
 
 
-def test_the_readmes_claim_and_the_sample_hold_what_they_say(release: Release) -> None:
-    objects = [*readme(), *documents("sample-claim.yaml")]
+def test_the_claim_of_the_page_and_the_sample_hold_what_they_say(release: Release) -> None:
+    objects = [*documented(), *documents("sample-claim.yaml")]
     names = [each["metadata"]["name"] for each in objects if each["kind"] == "Pod"]
     unique = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     apply(release, *unique.values())
@@ -129,7 +129,7 @@ def test_the_schedulers_views_show_the_claims(release: Release) -> None:
     (gpu, *free) = said(release, "node", node)["gpus"]
     assert (gpu["source"], gpu["cores_allocated"]) == ("claim", 40)
     assert {(each["pod"], each["source"]) for each in gpu["holders"]} == {
-        ("share-by-claim", "claim"),
+        ("share", "claim"),
         ("vcuda-sample-claim", "claim"),
     }
     assert not any(each["holders"] for each in free)
