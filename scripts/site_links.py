@@ -1,7 +1,8 @@
-"""A hook of mkdocs: links of a page that leave docs/ lead to the repository.
+"""Hooks of mkdocs: the chart's README is a page of the site, and links that leave docs/ lead to the repository.
 
 In: the Markdown of a page. Out: the same; a link to a file outside docs/ becomes one to `repo_url`, or its text and the
 path where no repository is known. A link to such a file that does not exist ends the build. Links within docs/ stay.
+So the table of the chart's values is written once, where Helm shows it too.
 """
 
 import posixpath
@@ -9,10 +10,12 @@ import re
 from pathlib import Path, PurePosixPath
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import Files
+from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).resolve().parents[1]
+_CHART = "daemonset/chart/README.md"
+CHART_PAGE = "reference/chart-values.md"
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:)((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -34,6 +37,8 @@ def rewritten(markdown: str, page: str, repository: str) -> str:
         path = outside(page, target)
         if path is None:
             return found[0]
+        if path == _CHART:
+            return f"[{text}]({posixpath.relpath(CHART_PAGE, posixpath.dirname(page))}{anchor})"
         if not (_ROOT / path).exists():
             raise BrokenLinkError(f"docs/{page} names {path}, which does not exist")
         if repository:
@@ -41,6 +46,18 @@ def rewritten(markdown: str, page: str, repository: str) -> str:
         return text if path in text else f"{text} (`{path}`)"
 
     return _LINK.sub(replace, markdown)
+
+
+def chart_values() -> str:
+    """The page: the chart's README with a title of its own, and with links as from docs/reference."""
+    text = (_ROOT / _CHART).read_text(encoding="utf-8").partition("\n")[2]
+    return f"# Values of the chart\n{text.replace('](../../docs/', '](../')}"
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Called by mkdocs when it has found the files of docs/."""
+    files.append(File.generated(config, CHART_PAGE, content=chart_values()))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

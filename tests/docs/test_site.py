@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from deviceplugin.cli import main
 from scripts.manifests import ROOT
-from scripts.site_links import BrokenLinkError, rewritten
+from scripts.site_links import CHART_PAGE, BrokenLinkError, chart_values, rewritten
 from tests.commands import commands
 
 DOCS = ROOT / "docs"
@@ -61,7 +61,21 @@ def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
 def test_the_navigation_names_every_page_once() -> None:
     text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = re.findall(r"[\w/-]+\.md$", text, re.MULTILINE)
-    assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+    assert sorted(named) == sorted([CHART_PAGE, *(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))])
+
+
+def test_the_values_of_the_chart_are_a_page(site: Path) -> None:
+    assert "](../install.md)" in chart_values()
+    page = (site / CHART_PAGE.removesuffix(".md") / "index.html").read_text()
+    assert "scheduler.nodePolicy" in page
+    assert 'href="../../install/"' in page
+
+
+def test_a_link_to_the_chart_s_readme_leads_to_its_page() -> None:
+    assert rewritten("[values](../daemonset/chart/README.md#agent)", "install.md", "") == (
+        "[values](reference/chart-values.md#agent)"
+    )
+    assert rewritten("[all](../../daemonset/chart/README.md)", "reference/a.md", "") == "[all](chart-values.md)"
 
 
 def test_a_link_that_leaves_docs_is_rewritten() -> None:
