@@ -156,7 +156,6 @@ PICTURES: Mapping[str, Callable[[], str]] = {
     "node-policies-day": lambda: node_policies(*((sign, pod(cores)) for sign, cores in DAY), scene=FOUR),
     "gpu-policies": lambda: gpu_policies(pod(60, parts=2), SIX, SIX_TREE),
     "gpu-policies-share": lambda: gpu_policies(pod(20), SIX, SIX_TREE),
-    "gpu-policies-whole": lambda: gpu_policies(pod(100), EIGHT, EIGHT_TREE),
     "gpu-policies-several": lambda: gpu_policies(pod(200), EIGHT, EIGHT_TREE),
 }
 

@@ -42,8 +42,7 @@ def test_each_policy_has_a_column() -> None:
 
 
 def test_what_is_drawn_is_what_was_asked_for() -> None:
-    asked = {"node-policies": 5, "gpu-policies": 6, "gpu-policies-share": 2, "gpu-policies-whole": 10,
-             "gpu-policies-several": 20}  # fmt: skip
+    asked = {"node-policies": 5, "gpu-policies": 6, "gpu-policies-share": 2, "gpu-policies-several": 20}
     found = {name: PICTURES[name]().count("▓") for name in asked}
     assert found == {name: len(policies(name)) * signs for name, signs in asked.items()}
 
