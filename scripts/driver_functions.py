@@ -61,9 +61,9 @@ def page(generated: str) -> str:
 {generated}
 
 What vcuda's library does with each function of the driver in the container of a share. Names are without the suffixes
-of versions (`_v2`) and of per-thread default streams (`_ptsz`). Of a long list of functions without a hook stands the
-number; `functions.toml` in `library/interposer/cuda` and `nvml` has the names. Tests compare them with the headers of
-CUDA 11.8 to 13.5.
+of versions (`_v2`) and of per-thread default streams (`_ptsz`). Long lists of functions without a hook show only
+their number; `functions.toml` in `library/interposer/cuda` and `nvml` has the names. Tests compare them with the
+headers of CUDA 11.8 to 13.5.
 
 {parts.rstrip()}
 """

@@ -105,7 +105,7 @@ def node_policies(*asked: tuple[str, PodRequest], scene: Sequence[NodeState]) ->
     rows += [("", ()), ("GPUs left whole", [_whole(nodes) for nodes, _, _ in after])]
     rows.append(("useless cores", [_useless(nodes) for nodes, _, _ in after]))
     if any(wait for _, _, wait in after):
-        rows.append(("waits", [wait or "nobody" for _, _, wait in after]))
+        rows.append(("pending", [wait or "nobody" for _, _, wait in after]))
     return columns([policy.value for policy in NodePolicy], rows)
 
 

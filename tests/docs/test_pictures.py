@@ -53,7 +53,7 @@ def test_the_first_picture_shows_three_different_choices() -> None:
     assert taken[:3] == [0, 2, 1]
 
 
-def test_on_the_small_day_no_pod_waits_only_with_fragmentation() -> None:
-    (waits,) = (row for row in drawn("node-policies-day") if row[0] == "waits")
+def test_on_the_small_day_no_pod_is_pending_only_with_fragmentation() -> None:
+    (waits,) = (row for row in drawn("node-policies-day") if row[0] == "pending")
     assert waits[1:4] == ["i", "h", "nobody"]
     assert sum(cores for _, cores in pictures.DAY) == 710
