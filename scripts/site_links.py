@@ -16,6 +16,8 @@ from mkdocs.structure.pages import Page
 _ROOT = Path(__file__).resolve().parents[1]
 _CHART = "daemonset/chart/README.md"
 CHART_PAGE = "reference/chart-values.md"
+NOT_SEARCHED = ("image.md", "reference/driver-functions.md")
+"""Lists of hundreds of names, which would stand before the pages that explain one of them."""
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:)((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -62,4 +64,6 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Called by mkdocs for each page."""
+    if page.file.src_uri in NOT_SEARCHED:
+        page.meta["search"] = {"exclude": True}
     return rewritten(markdown, page.file.src_uri, config.get("repo_url") or "")

@@ -46,7 +46,14 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 _PATH = re.compile(
     r"`((?:benchmarks|daemonset|deviceplugin|docs|emulator|library|proto|sandbox|scripts|tests)/[\w./-]*)`"
 )
-_GUIDES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/design.md", "docs/development.md", "docs/extending.md"]
+_GUIDES = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/design.md",
+    "docs/development.md",
+    "docs/extending.md",
+]
 
 
 def test_every_path_that_a_guide_names_exists() -> None:

@@ -1,5 +1,6 @@
 """The documentation's site: mkdocs takes every page without a warning, and a page loads nothing from elsewhere."""
 
+import json
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from deviceplugin.cli import main
 from scripts.manifests import ROOT
-from scripts.site_links import CHART_PAGE, BrokenLinkError, chart_values, rewritten
+from scripts.site_links import CHART_PAGE, NOT_SEARCHED, BrokenLinkError, chart_values, rewritten
 from tests.commands import commands
 
 DOCS = ROOT / "docs"
@@ -69,6 +70,13 @@ def test_the_values_of_the_chart_are_a_page(site: Path) -> None:
     page = (site / CHART_PAGE.removesuffix(".md") / "index.html").read_text()
     assert "scheduler.nodePolicy" in page
     assert 'href="../../install/"' in page
+
+
+def test_long_lists_of_names_are_not_searched(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text())
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert {"install/", "reference/annotations/"} <= found
+    assert found.isdisjoint(f"{name.removesuffix('.md')}/" for name in NOT_SEARCHED)
 
 
 def test_a_link_to_the_chart_s_readme_leads_to_its_page() -> None:
