@@ -231,7 +231,7 @@ class ClaimReconciler:
                 reason = "it has ended, but processes still have its files mounted"
                 log.warning("claim_kept", claim=str(ref), reason=reason)
             elif await self._is_over(ref):
-                log.warning("claim_forgotten", claim=str(ref), reason="kubelet does not know it, and its pods are gone")
+                log.warning("claim_ended", claim=str(ref), reason="kubelet does not know it, and its pods are gone")
                 await self._claims.release(ref)
 
 

@@ -254,7 +254,7 @@ class ContainerWatch:
             try:
                 self.shared.assume(grant.id, uuid, cores)
             except ContainerError as error:
-                self._failed("neighbours_not_told", grant, error)
+                self._failed("activity_publish_failed", grant, error)
 
     def _failed(self, event: str, grant: Grant, error: VcudaError) -> None:
         """The next look tries again, each second and for each container."""

@@ -51,7 +51,7 @@ async def _take_over(held: ExitStack, settings: AgentSettings, link: DraLink) ->
     try:
         link.remove_dead()
     except OSError as error:
-        log.warning("dead_sockets_stay", error=str(error))
+        log.warning("stale_sockets_not_removed", error=str(error))
 
 
 def _take(held: ExitStack, settings: AgentSettings) -> str | None:

@@ -102,10 +102,10 @@ class AgentReport:
     def claims_joined(self, container: PodContainer, pod: Pod, held: Collection[str]) -> None:
         """Kubelet starts such a container without a call."""
         text = (
-            f"container {container.ref.name} holds {len(held)} parts of GPUs ({', '.join(sorted(held))}), and the "
+            f"container {container.ref.name} has {len(held)} parts of GPUs ({', '.join(sorted(held))}), and the "
             "limits of only one of them count in it; delete the pod, and name one request in its resources.claims"
         )
-        log.warning("claims_joined", **owner_fields(container.ref), error=text)
+        log.warning("pod_has_two_claims", **owner_fields(container.ref), error=text)
         self._events.about_pod(pod.api_ref, EventReason.START_FAILED, text)
 
     def started(self) -> None:
@@ -125,7 +125,7 @@ class AgentReport:
         for grant in grants:
             cores, soft, mib = _limits_of(grant)
             owner = grant.allocation.owner
-            now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is held to its {cores} cores"
+            now = f"may borrow idle time up to {soft} cores" if soft > cores else f"is limited to its {cores} cores"
             self._tell(
                 owner, EventReason.CONFIG_WRITTEN, f"container {owner.name} now {now} and to {mib} MiB of memory"
             )
@@ -184,7 +184,7 @@ class AgentReport:
 
     def gpu_gone(self, grant: Grant, gpus: Sequence[GpuUuid]) -> None:
         text = (
-            f"container {grant.allocation.owner.name} holds GPU {', '.join(gpus)}, which is not on this node any more; "
+            f"GPU {', '.join(gpus)} of container {grant.allocation.owner.name} is not on this node any more; "
             "if another GPU has its device node now, the container may use that one uncounted, so delete the pod"
         )
         self._tell_once(grant, EventReason.GONE, "gpu_gone", text)

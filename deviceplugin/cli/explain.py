@@ -87,7 +87,7 @@ def why_unknown(pod: str, item: PodObject) -> str:
     containers = (*(spec.init_containers or ()), *(spec.containers or ()))
     requested = {name for each in containers for name in ((each.resources or Resources()).limits or {})}
     if phase in ("Succeeded", "Failed"):
-        return f"pod {pod} has finished ({phase}) and holds nothing"
+        return f"pod {pod} has finished ({phase}) and has no GPU any more"
     if spec.resource_claims or any(resource.endswith("/vcuda-gpu") for resource in requested):
         return f"pod {pod} asks by ResourceClaims, which the scheduler watches with the chart's agent.dra.enabled only"
     if not any("/vcuda-" in resource for resource in requested):
@@ -97,7 +97,9 @@ def why_unknown(pod: str, item: PodObject) -> str:
 
 def _as_lines(found: Explanation, *, full: bool) -> list[str]:
     most = _MOST_ASKED if found.nodes else _MOST_OF_BOUND
-    lines = [*_heading(found), *(f"  {line}" for line in _cut_list((*found.asked, *found.why), most, full=full))]
+    about = [*found.asked, *found.why]
+    about[:1] = [line.replace(" cores", " cores (1/100 of a GPU's time)", 1) for line in about[:1]]
+    lines = [*_heading(found), *(f"  {line}" for line in _cut_list(about, most, full=full))]
     if found.at:
         at = dt.datetime.fromtimestamp(found.at, dt.UTC)
         lines.append(f"  kube-scheduler last asked at {at:%Y-%m-%d %H:%M:%S UTC}")

@@ -1,8 +1,8 @@
 """`vcuda node NAME`: the picture of one node, once or until it is stopped.
 
 In: the scheduler's view of the node. Out: the row as JSON or YAML, or a picture: its GPUs by NUMA node, bars of what is
-held, who holds it, and what is used, in box characters or in ASCII, cut at a width. Bars are drawn as in the agent's
-`/graph`.
+allocated, the pods that it is allocated to, and what is used, in box characters or in ASCII, cut at a width. Bars are
+drawn as in the agent's `/graph`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,8 +84,8 @@ def _holders(holders: Sequence[HolderRow], signs: Glyphs, before: str) -> Iterat
     for at, holder in enumerate(holders):
         branch, _ = signs.branch(last=at == len(holders) - 1)
         name = f"{holder.namespace}/{holder.pod} ({holder.container})"
-        held = f"{holder.cores:>3} cores  {q.blocks(holder.blocks):>6}  {name}"
-        yield before + branch + f" {signs.dot} ".join([held, *_remarks(holder)])
+        share = f"{holder.cores:>3} cores  {q.blocks(holder.blocks):>6}  {name}"
+        yield before + branch + f" {signs.dot} ".join([share, *_remarks(holder)])
 
 
 def _remarks(holder: HolderRow) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _claim_text(holder: HolderRow) -> str:
 
 
 _EXAMPLES = (
-    ("The GPUs of a node, who holds what, and what is used.", "node node-a"),
+    ("The GPUs of a node, the pods that they are allocated to, and what is used.", "node node-a"),
     ("The same, refreshed until you press q.", "node node-a --watch"),
 )
 
@@ -120,7 +120,9 @@ _EXAMPLES = (
 @output_option("table", "wide", "json", "yaml", "name")
 @connected
 def node(name: str, watching: bool, output: str, connection: Connection) -> None:
-    """Show one node: its GPUs by NUMA node, how much of each is held and used, and by whom.
+    """Show one node: its GPUs by NUMA node, how much of each is allocated and used, and by which pods.
+
+    Cores are 1/100 of a GPU's time.
 
     NAME is the name of a node, or node/NAME.
     """

@@ -262,8 +262,8 @@ GPU_USE: Kind[GpuEntry] = Kind(
 _EXAMPLES = (
     ("List nodes with their GPUs and what is free.", "nodes"),
     ("Nodes with free A100 GPUs, those with most free GPUs first.", "nodes --model a100 --free --sort-by free"),
-    ("Nodes that take no pods, and why.", "nodes --problems -o wide"),
-    ("As JSON, with every GPU and who holds it.", "nodes --gpus -o json"),
+    ("Unavailable nodes and GPUs, and the reason.", "nodes --problems -o wide"),
+    ("As JSON, with every GPU and the pods on it.", "nodes --gpus -o json"),
 )
 
 
@@ -271,14 +271,14 @@ _EXAMPLES = (
 @click.option("--model", default="", metavar="TEXT", help="Only nodes with a GPU whose model contains this.")
 @click.option("--free", is_flag=True, help="Only nodes with a free GPU.")
 @click.option("--problems", is_flag=True, help="Only nodes that are unavailable, or have unavailable GPUs.")
-@click.option("--gpus", is_flag=True, help="With -o json or yaml: also every GPU and who holds it.")
+@click.option("--gpus", is_flag=True, help="With -o json or yaml: also every GPU and the pods on it.")
 @listed(NODES.sorts)
 @connected
 def nodes(model: str, free: bool, problems: bool, gpus: bool, shape: Shape, connection: Connection) -> None:
     """List nodes with their GPUs: how much is allocated, and what is free.
 
-    CORES and MEMORY are allocated, of what the node has; 100 cores are one GPU. FREE counts available GPUs of which
-    nothing is allocated.
+    CORES and MEMORY are allocated, of what the node has; cores are 1/100 of a GPU's time. FREE counts available GPUs
+    of which nothing is allocated.
     """
     if free and problems:
         raise click.UsageError("--free and --problems ask for different nodes; give one of them")

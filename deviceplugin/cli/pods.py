@@ -339,10 +339,10 @@ _EXAMPLES = (
 @listed(PODS.sorts)
 @connected
 def pods(all_namespaces: bool, on_node: str, status: str | None, shape: Shape, connection: Connection) -> None:
-    """List pods that request GPUs: node and GPUs of those that have them, and why the others wait.
+    """List pods that request GPUs: node and GPUs of those that have them, and why the others are Pending.
 
-    Pending: no node is chosen. Reserved: GPUs are chosen, and the pod is being bound. Bound: the pod has its node.
-    `explain` says more about one pod.
+    CORES are 1/100 of a GPU's time. Pending: no node is chosen. Reserved: GPUs are chosen, and the pod is being bound.
+    Bound: the pod has its node. `explain` says more about one pod.
     """
     query = {"stage": status} if status else {}
     _show(PODS, POD_ROWS, connection, query, shape, on_node=on_node, all_namespaces=all_namespaces)

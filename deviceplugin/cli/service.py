@@ -72,7 +72,7 @@ def _open_log(effective: Effective[Settings], settings: LogSettings) -> None:
     logger = structlog.get_logger("vcuda.config")
     for sentence in effective.retired:
         logger.warning("flag_retired", error=sentence)
-    logger.info("settings_in_force", version=__version__, file=str(effective.file or ""), set=effective.changed())
+    logger.info("effective_settings", version=__version__, file=str(effective.file or ""), set=effective.changed())
 
 
 def _serve(run: Callable[[Settings], None], settings: Settings, *, logger: str) -> None:

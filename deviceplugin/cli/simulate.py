@@ -41,7 +41,7 @@ _LEAST_FIRST = 24
 """What the first column keeps before policies go below."""
 _HEADINGS = (
     "AT N%: percent of all GPUs that is allocated when N percent were requested. USELESS%: percent that is free in the "
-    "end and that the expected next task could not use. WAITING: tasks that wait, of all that came."
+    "end and that the expected next task could not use. PENDING: tasks without a node, of all that came."
 )
 
 
@@ -51,7 +51,7 @@ def lines(scene: Scene, tried: Sequence[Tried], width: int | None) -> list[str]:
     parts = [
         [*_wrapped(f"{_title(scene, tried)}. {_HEADINGS}", width), "", *_figures(tried, width)],
         *_side_by_side("USED% OF GPU MODEL", used, "0.0", width),
-        *_side_by_side("TASKS THAT WAIT, MOST NODES SAID", waiting, "0", width),
+        *_side_by_side("PENDING TASKS, BY THE REASON OF MOST NODES", waiting, "0", width),
         _wrapped(simplified(tried), width),
     ]
     return [line for part in parts for line in (*part, "")][:-1]
@@ -75,7 +75,7 @@ def _figures(tried: Sequence[Tried], width: int | None) -> list[str]:
         Column("NODE POLICY"),
         *(Column(f"AT {mark}%", rank=0 if mark == marks[-1] else 2, right=True) for mark in marks),
         Column("USELESS%", rank=3, right=True),
-        Column("WAITING", rank=1, right=True),
+        Column("PENDING", rank=1, right=True),
         Column("SECONDS", rank=4, right=True),
     )
     return table(columns, [_row(each) for each in tried], width=width)

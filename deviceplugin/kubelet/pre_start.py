@@ -202,7 +202,7 @@ class PreStart:
         rebuilt = rebuild_one(checkpoint, *key, inventory, created=time.time(), pod=pod)
         if rebuilt is None:
             raise OwnershipError(
-                f"container {key[1]} of pod {key[0]} has GPU devices that this agent never granted; "
+                f"container {key[1]} of pod {key[0]} has GPU devices that this agent never allocated; "
                 "delete the pod, so that it is admitted again"
             )
         self._context.ledger.adopt([rebuilt])

@@ -75,8 +75,8 @@ class Journal:
         except OSError as error:
             journal.close()
             raise LedgerError(
-                f"the ledger's journal {path} cannot be opened: {durable_files.cause(error)}; nothing is granted until "
-                "it can be read and written, so run the agent as root and check the directory"
+                f"the ledger's journal {path} cannot be opened: {durable_files.cause(error)}; nothing is allocated "
+                "until it can be read and written, so run the agent as root and check the directory"
             ) from error
         except LedgerError:
             journal.close()

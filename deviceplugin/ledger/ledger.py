@@ -80,7 +80,7 @@ def check(
 def _sentence(now: Load, then: Load, inventory: Inventory) -> str:
     gpu = inventory.gpu(then.uuid)
     if gpu is None:
-        return f"GPU {then.uuid} is not on this node any more, so nothing can be granted on it; create the pod again"
+        return f"GPU {then.uuid} is not on this node any more, so nothing of it can be allocated; create the pod again"
     free = now.has - now.held
     more = GpuAmount(then.held.cores - now.held.cores, then.held.blocks - now.held.blocks)
     return (

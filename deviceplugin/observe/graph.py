@@ -140,7 +140,7 @@ class _Drawing:
         if gpu.mig_enabled or gpu.compute_mode is ComputeMode.PROHIBITED:
             yield f"{self._glyphs.mark} {'MIG' if gpu.mig_enabled else 'compute mode prohibited'}, not given out"
         if gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS:
-            yield "compute mode exclusive, given whole only"
+            yield "compute mode exclusive, allocated whole only"
         if gpu.uuid in self._picture.cordoned:
             yield f"{self._glyphs.mark} cordoned"
         if gpu.uuid in self._picture.repairs_pending:

@@ -31,7 +31,7 @@ class GpuRejection(enum.Enum):
     UNHEALTHY = "unhealthy"
     MIG = "in MIG mode"
     PROHIBITED = "in compute mode prohibited"
-    EXCLUSIVE = "in compute mode exclusive-process, so given whole only"
+    EXCLUSIVE = "in compute mode exclusive-process, so allocated whole only"
     SMALL = "too small in memory"
     IN_USE = "in use"
     CORES = "short of cores"

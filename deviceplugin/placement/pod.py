@@ -225,7 +225,7 @@ def _check_share_mode(pod: PodRequest, state: NodeState) -> None:
     share = next((each for each in pod.containers if each.request.is_share), None)
     if share is not None:
         raise RequestError(
-            f"container {share.name}: {request_text(share.request)} asked, but node {state.name} gives whole GPUs "
+            f"container {share.name}: {request_text(share.request)} asked, but node {state.name} allocates whole GPUs "
             "only; ask for whole GPUs or on another node"
         )
 

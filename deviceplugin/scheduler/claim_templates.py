@@ -245,7 +245,7 @@ class ClaimTemplates:
             part.crowded_out[pod.uid] = None
             sentence = (
                 f"namespace {pod.namespace} has {MOST_OF_A_NAMESPACE} claim templates, the most that vcuda keeps for "
-                "one; the pod waits until one is deleted, a minute after the last pod that named it"
+                "one; the pod is Pending until one is deleted, a minute after the last pod that named it"
             )
             self._refuse(pod, NO_ROOM, sentence)
 

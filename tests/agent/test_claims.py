@@ -210,7 +210,7 @@ async def test_rounds_report_a_container_that_joins_two_prepared_claims_and_end_
     (event,) = await until_event(found.node, "GPUStartFailed")
     assert event["involvedObject"]["name"] == "greedy"
     assert event["message"] == (
-        "container main holds 2 parts of GPUs (one/gpu, two/gpu), and the limits of only one of them count in it; "
+        "container main has 2 parts of GPUs (one/gpu, two/gpu), and the limits of only one of them count in it; "
         "delete the pod, and name one request in its resources.claims"
     )
     found.record({})

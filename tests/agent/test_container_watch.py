@@ -292,7 +292,7 @@ async def test_what_fails_at_each_look_is_said_once_a_minute(bench: Bench) -> No
     with structlog.testing.capture_logs() as logs:
         for _ in range(50):
             for each in given:
-                bench.watch._failed("neighbours_not_told", each, ContainerError("no room"))
+                bench.watch._failed("activity_publish_failed", each, ContainerError("no room"))
     assert [each["pod"] for each in logs] == [str(each.allocation.owner.pod) for each in given]
 
 

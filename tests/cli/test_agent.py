@@ -58,7 +58,7 @@ def test_it_logs_what_was_set_and_says_in_one_line_that_there_is_no_driver(short
     assert status == 1
     retired, settings = (json.loads(line) for line in lines[:2])
     assert retired["error"].startswith("--standalone has no effect: ")
-    assert settings["msg"] == "settings_in_force"
+    assert settings["msg"] == "effective_settings"
     assert settings["set"]["shareMode"] == "true (--share-mode)"
     assert settings["set"]["hostnameOverride"] == "gpu-7 (--hostname-override)"
     (sentence,) = [line for line in lines if not line.startswith("{")]

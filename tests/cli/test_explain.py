@@ -116,7 +116,7 @@ async def test_a_caller_who_may_read_an_unknown_pod_learns_why_it_is_unknown(tmp
         gone = "pod d/unknown-and-gone does not exist; a suspended Job, or one without quota, has no pods"
         assert (code, text) == (1, f"vcuda: {gone}\n")
         code, text = await explain(tmp_path, url, "d/unknown")
-        assert (code, text) == (1, "vcuda: pod d/unknown has finished (Succeeded) and holds nothing\n")
+        assert (code, text) == (1, "vcuda: pod d/unknown has finished (Succeeded) and has no GPU any more\n")
         code, text = await explain(tmp_path, url, "d/unknown-to-me")
         assert (code, text) == (1, "vcuda: pod d/unknown-to-me not found\n"), "the API server says 403"
 
@@ -148,7 +148,7 @@ def test_why_the_scheduler_knows_nothing_of_a_pod(subtests: pytest.Subtests) -> 
         (gpu_pod({"x/vcuda-core": "1"}), ""),
         (gpu_pod({"x/vcuda-gpu": "1"}), by_claims),
         (claiming, by_claims),
-        (gpu_pod({}, phase="Failed"), "pod d/p has finished (Failed) and holds nothing"),
+        (gpu_pod({}, phase="Failed"), "pod d/p has finished (Failed) and has no GPU any more"),
     ]
     for document, said in cases:
         with subtests.test(document=document):

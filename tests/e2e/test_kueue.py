@@ -323,7 +323,7 @@ def test_a_job_that_kueue_admits_by_sums_waits_and_is_explained(scene: Scene) ->
 
 def _gate_is_named(scene: Scene, name: str) -> bool:
     said = scene.explain(name)
-    return bool(re.search(f"the pod waits for its scheduling gates? .*{GATE}.* to be removed", said))
+    return bool(re.search(f"the pod is Pending until its scheduling gates? .*{GATE}.* (is|are) removed", said))
 
 
 def _made(scene: Scene, job: str) -> list[str]:

@@ -57,7 +57,7 @@ def test_no_line_is_wider_than_a_hundred_columns() -> None:
 
 def test_a_gpu_in_exclusive_mode_says_why_it_takes_no_shares() -> None:
     exclusive = replace(gpu(0, model=T4, mib=15360), compute_mode=ComputeMode.EXCLUSIVE_PROCESS)
-    assert "compute mode exclusive, given whole only" in draw(node([exclusive], by_groups(1)))
+    assert "compute mode exclusive, allocated whole only" in draw(node([exclusive], by_groups(1)))
 
 
 def test_a_memory_repair_that_waits_for_a_reset_is_shown() -> None:

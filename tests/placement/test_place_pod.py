@@ -203,7 +203,7 @@ def test_a_refusal_names_what_stands_against_it() -> None:
             app(Request(30, 8)),
             NodeState("n", snapshot(2), share_mode=False),
             (
-                "container app-0: 30 cores and 2 GiB of one GPU asked, but node n gives whole GPUs only; "
+                "container app-0: 30 cores and 2 GiB of one GPU asked, but node n allocates whole GPUs only; "
                 "ask for whole GPUs or on another node"
             ),
         ),

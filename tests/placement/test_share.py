@@ -36,7 +36,7 @@ def test_the_phrase_says_why_a_gpu_was_passed_over() -> None:
         (snapshot(2, gpus={1: gpu(1, mode=ComputeMode.PROHIBITED)}), "in compute mode prohibited"),
         (
             snapshot(2, gpus={1: gpu(1, mode=ComputeMode.EXCLUSIVE_PROCESS)}),
-            "in compute mode exclusive-process, so given whole only",
+            "in compute mode exclusive-process, so allocated whole only",
         ),
     ]
     passed = [place(ASK, node).passed_over for node, _ in cases]

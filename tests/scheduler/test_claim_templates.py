@@ -342,8 +342,8 @@ async def test_one_namespace_has_its_part_and_others_their_turn(scene: Scene) ->
     assert len(scene.of("greedy")) == MOST_OF_A_NAMESPACE
     assert {json.dumps(why) for _, why in scene.told} == {
         json.dumps(
-            "namespace greedy has 256 claim templates, the most that vcuda keeps for one; the pod waits until one is "
-            "deleted, a minute after the last pod that named it"
+            "namespace greedy has 256 claim templates, the most that vcuda keeps for one; the pod is Pending until one "
+            "is deleted, a minute after the last pod that named it"
         )
     }
 

@@ -192,11 +192,11 @@ async def kube_scheduler(facts: ClusterFacts) -> CheckResult:
         return ok(f"kube-scheduler has asked the extender about {count(int(answered), 'pod')} since it started")
     if (await facts.view()).pods_pending:
         return failed(
-            "GPU pods wait, and no kube-scheduler has asked the extender since it started",
+            "GPU pods are Pending, and no kube-scheduler has asked the extender since it started",
             "with leaderElection=own configure your kube-scheduler as docs/scheduler.md says; else read the log of the "
             f"container kube-scheduler: kubectl -n {facts.namespace} logs deployment/{SCHEDULER} -c kube-scheduler",
         )
-    return ok("no kube-scheduler has asked the extender since it started, and no GPU pod waits for one")
+    return ok("no kube-scheduler has asked the extender since it started, and no GPU pod is Pending")
 
 
 async def pending(facts: ClusterFacts) -> CheckResult:
@@ -204,7 +204,7 @@ async def pending(facts: ClusterFacts) -> CheckResult:
         return skipped(_NO_SCHEDULER)
     view = await facts.view()
     if not view.pods_pending:
-        return ok(f"no GPU pod waits; {view.pods_bound} are bound")
+        return ok(f"no GPU pod is Pending; {view.pods_bound} are bound")
     reasons = sorted(view.pending_by_reason.items(), key=lambda each: (-each[1], each[0]))
     shown = named([f"{number} × {reason}" for reason, number in reasons])
     return warning(

@@ -250,7 +250,7 @@ def _state(places: tuple[Path, ...], mirror: Path) -> CheckResult:
     free = min(each.f_bavail * each.f_frsize for each in rooms)
     text = f"{free >> 20} MiB free for journal, grants and driver mirror"
     if free < _LEAST_ROOM:
-        return failed(f"only {text}", "make room; without it no GPU is granted")
+        return failed(f"only {text}", "make room; without it no GPU is allocated")
     if free < _ROOM:
         return warning(f"only {text}", "make room: a driver upgrade needs a second mirror beside the first")
     return ok(f"{named([str(place) for place in places])} can be written; {text}")

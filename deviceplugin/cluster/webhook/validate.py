@@ -228,11 +228,12 @@ def _request(container: JsonContainer, parts: PerContainer, settings: WebhookSet
 
 def _beyond(container: JsonContainer, request: Request, accepted: KnownGpus) -> Iterator[str]:
     if accepted.most and request.gpus > accepted.most:
-        yield f"{container.what} asks for {request.gpus} GPUs and no node has more than {accepted.most}; the pod waits"
+        what = f"{container.what} asks for {request.gpus} GPUs"
+        yield f"{what} and no node has more than {accepted.most}; the pod stays Pending"
     if accepted.kinds and request.blocks_per_gpu > accepted.largest_blocks:
         yield (
             f"{container.what} asks for {format_blocks(request.blocks_per_gpu)} of one GPU and none that the pod "
-            f"accepts has more than {format_blocks(accepted.largest_blocks)}; the pod waits"
+            f"accepts has more than {format_blocks(accepted.largest_blocks)}; the pod stays Pending"
         )
 
 
@@ -254,6 +255,6 @@ def _no_such_gpu(wanted: GpuFilter, known: KnownGpus, accepted: KnownGpus) -> It
         return
     named = GpuFilter(models=wanted.models)
     if not any(named.admits_model(each.model) for each in known.kinds):
-        yield f"no node has a GPU of model {' or '.join(wanted.models)[:100]}; the pod waits"
+        yield f"no node has a GPU of model {' or '.join(wanted.models)[:100]}; the pod stays Pending"
     else:
-        yield "the pod's annotations accept no GPU of any node; the pod waits"
+        yield "the pod's annotations accept no GPU of any node; the pod stays Pending"

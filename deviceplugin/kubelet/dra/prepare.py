@@ -358,7 +358,7 @@ class Claims(msgspec.Struct):
                 raise
             log.info("claim_waits", claim=str(call.ref), error=error.message)
             return ()
-        log.info("claim_granted", claim=str(call.ref), grants=[grant.id for grant in grants])
+        log.info("claim_allocated", claim=str(call.ref), grants=[grant.id for grant in grants])
         return grants
 
     def _require_complete(self) -> None:

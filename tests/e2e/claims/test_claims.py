@@ -118,7 +118,7 @@ def test_a_container_with_two_parts_never_starts_and_the_pod_says_why(scene: Sce
 
     def told() -> bool:
         events = scene.admin.get(f"/api/v1/namespaces/{pods.NAMESPACE}/events")["items"]
-        return any("would hold 2 parts of GPUs" in each["message"] for each in events)
+        return any("would have 2 parts of GPUs" in each["message"] for each in events)
 
     scene.until(told, "kubelet's event says why")
     assert scene.held() == {}

@@ -351,7 +351,7 @@ async def test_a_container_with_two_parts_of_one_claim_is_refused(scene: Scene, 
     ref = scene.put("two", device(0, request="main"), device(1, request="side"))
     scene.use("pod-two", (ContainerClaim("two", named), ContainerClaim("two", "side")))
     with pytest.raises(
-        ClaimError, match=r"c0 would hold 2 parts of GPUs \(two/main, two/side\), and a container holds"
+        ClaimError, match=r"c0 would have 2 parts of GPUs \(two/main, two/side\), and a container may have"
     ):
         await scene.claims.prepare(ref)
     assert scene.ledger.grants() == ()
@@ -363,7 +363,7 @@ async def test_a_container_with_parts_of_two_claims_is_refused(scene: Scene) -> 
     scene.known = {name: replace(claim, consumers=frozenset({"both"})) for name, claim in scene.known.items()}
     scene.use("both", both)
     for ref in (one, other):
-        with pytest.raises(ClaimError, match="would hold 2 parts of GPUs"):
+        with pytest.raises(ClaimError, match="would have 2 parts of GPUs"):
             await scene.claims.prepare(ref)
 
 

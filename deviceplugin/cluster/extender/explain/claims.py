@@ -369,7 +369,7 @@ def _outcome(found: _ClaimEvaluation, *, is_refused: bool) -> str:
         none = "the one node has no room" if nodes == 1 else f"none of {nodes} nodes has room"
         return f"evaluated now, {none} for its claims"
     where = f"evaluated now, its claims have room on {of_nodes(room, nodes)}"
-    return f"{where}, so the pod waits for another reason: {_OTHER_CHECKS}" if is_refused else where
+    return f"{where}, so the pod is Pending for another reason: {_OTHER_CHECKS}" if is_refused else where
 
 
 def _uncompared_text(requests: int, nodes: int) -> str:

@@ -247,7 +247,7 @@ def evaluation_sentence(found: Evaluation, *, refused: bool) -> str:
             if count == 1
             else f"{of_nodes(count, nodes)} have room on their GPUs"
         )
-        return f"{where}, so the pod waits for another reason: {_SCHEDULER_CHECKS}" if refused else where
+        return f"{where}, so the pod is Pending for another reason: {_SCHEDULER_CHECKS}" if refused else where
     if found.blocked:
         have = "may have" if found.several_containers else "have"
         where = of_nodes(found.blocked, nodes)

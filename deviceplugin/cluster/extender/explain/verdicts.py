@@ -353,9 +353,9 @@ def reason_of(pod: ClusterPod, verdict: LastVerdict | None) -> Reason:
 def gates_sentence(pod: ClusterPod) -> str:
     """Their names tell who must remove them."""
     if len(pod.gates) == 1:
-        return f"the pod waits for its scheduling gate {pod.gates[0]} to be removed"
+        return f"the pod is Pending until its scheduling gate {pod.gates[0]} is removed"
     more = f" and {len(pod.gates) - _MOST_GATES} more" if len(pod.gates) > _MOST_GATES else ""
-    return f"the pod waits for its scheduling gates {', '.join(pod.gates[:_MOST_GATES])}{more} to be removed"
+    return f"the pod is Pending until its scheduling gates {', '.join(pod.gates[:_MOST_GATES])}{more} are removed"
 
 
 def _judged(verdict: LastVerdict) -> Reason:

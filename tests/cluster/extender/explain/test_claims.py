@@ -54,8 +54,8 @@ def test_a_pod_with_room_waits_for_something_else(cache: SchedulerCache) -> None
     assert found.condition == NO_DEVICES
     assert found.asked == ("claim mine, request gpu: 20 cores and 2 GiB of one GPU",)
     assert found.sentence.startswith(
-        "kube-scheduler has refused the pod; evaluated now, its claims have room on 1 of 3 nodes, so the pod waits for "
-        "another reason: selectors"
+        "kube-scheduler has refused the pod; evaluated now, its claims have room on 1 of 3 nodes, so the pod is "
+        "Pending for another reason: selectors"
     )
     (line,) = found.why
     assert line == (
@@ -157,7 +157,7 @@ def test_a_pod_that_is_not_tried_says_why(cache: SchedulerCache) -> None:
     gated = replace(waits, condition=ScheduledCondition(False, "SchedulingGated"), gates=("a/1",))
     deleted = replace(waits, pod=replace(waits.pod, deleting=True))
     for each, begins in (
-        (gated, "the pod waits for its scheduling gate a/1 to be removed"),
+        (gated, "the pod is Pending until its scheduling gate a/1 is removed"),
         (deleted, "the pod is being deleted"),
     ):
         found = explained(cache, each)

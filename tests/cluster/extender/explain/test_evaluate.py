@@ -62,9 +62,9 @@ async def test_where_a_node_has_room_the_reason_lies_elsewhere(extender: Extende
     extender.put_node(node("cpu", text=""))
     found = await said_of(extender, unschedulable(pod("p"), TAINT))
     assert found.sentence == (
-        "kube-scheduler has not asked about the pod; evaluated now, node a has room on its GPUs, so the pod waits for "
-        "another reason: CPU, memory, taints, affinity, volumes or another check that kube-scheduler makes before it "
-        "asks the extender"
+        "kube-scheduler has not asked about the pod; evaluated now, node a has room on its GPUs, so the pod is "
+        "Pending for another reason: CPU, memory, taints, affinity, volumes or another check that kube-scheduler makes "
+        "before it asks the extender"
     )
     assert found.condition == TAINT
     assert found.nodes[0].node == "a"
@@ -153,11 +153,11 @@ async def test_the_scheduler_that_should_ask_is_named(api: MemoryApi, clock: Clo
         (deleting(pod("leaving")), "the pod is being deleted"),
         (
             unschedulable(replace(pod("gated"), gates=("kueue.x-k8s.io/admission",)), GATED, reason="SchedulingGated"),
-            "the pod waits for its scheduling gate kueue.x-k8s.io/admission to be removed; no scheduler chooses a node",
+            "the pod is Pending until its scheduling gate kueue.x-k8s.io/admission is removed; no scheduler chooses",
         ),
         (
             replace(pod("several"), gates=("a/1", "b/2", "c/3", "d/4", "e/5")),
-            "the pod waits for its scheduling gates a/1, b/2, c/3 and 2 more to be removed; no scheduler chooses",
+            "the pod is Pending until its scheduling gates a/1, b/2, c/3 and 2 more are removed; no scheduler chooses",
         ),
         (
             unschedulable(placed_by("vcuda-scheduler", pod("opened")), GATED, reason="SchedulingGated"),
