@@ -70,8 +70,8 @@ spec:
 {spec}
 ```
 
-A key that is not in the tables below, or a value that cannot be used, ends the program at start with a sentence that
-names the flag, the variable, or the file and the key. `{printed_by}` takes the same flags and prints the
+A key that is not in the tables below, or a value that cannot be used, ends the program at start. A sentence names the
+flag, the variable, or the file and the key. `{printed_by}` takes the same flags and prints the
 effective settings and the origin of each value; its output is itself such a file. The program logs at start what
 differs from the defaults.
 """

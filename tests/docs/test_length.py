@@ -1,38 +1,27 @@
-"""The documentation stays short: all words of docs/, and the sentences of the pages that everybody reads first.
+"""The documentation stays short: all words of docs/, the README, and each sentence of both.
 
-In: README.md, the pages of docs/, and the navigation of mkdocs.yml. A word is what `wc -w` counts. A sentence is prose:
+In: README.md and the pages of docs/. A word is what `wc -w` counts. A sentence is prose:
 code, tables and headings have none.
 """
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
-
-import pytest
-
-from tests.docs.test_links import prose
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 MOST_WORDS = 45_000
 MOST_README_LINES = 130
 MOST_WORDS_OF_A_SENTENCE = 35
+_NO_PROSE = re.compile(r"^ *```.*?^ *```$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _MARKER = re.compile(r"^\s*(?:[-*]|\d+\.) ")
-_END = re.compile(r"(?<=[.!?:;])[*_)\"']*\s+")
-
-
-def first_pages() -> list[Path]:
-    """README, and of each section of the navigation the first page."""
-    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2].splitlines()
-    firsts = [page for section, page in pairwise(nav) if re.match(r"  - [^:]+:( #.*)?$", section)]
-    return [ROOT / "README.md", *(DOCS / page.rpartition(": ")[2] for page in firsts)]
+_END = re.compile(r"(?<=[.!?])[*_)\"']*\s+")
 
 
 def sentences(page: str) -> Iterator[str]:
     """Of each paragraph and each list item; a link counts as its text."""
-    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", re.sub(r"<!--.*?-->", "", page, flags=re.DOTALL)):
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", _NO_PROSE.sub("", page)):
         lines = [line for line in block.splitlines() if not line.startswith(("|", "#"))]
         text = _LINK.sub(r"\1", " ".join(lines))
         yield from _END.split(_MARKER.sub("", text).strip())
@@ -52,19 +41,12 @@ def test_the_readme_is_read_to_its_end() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_README_LINES
 
 
-def test_the_first_pages_are_those_of_the_navigation() -> None:
-    pages = first_pages()
-    assert len(pages) == 8
-    assert [page for page in pages if not page.is_file()] == []
-
-
-@pytest.mark.parametrize("page", first_pages(), ids=lambda page: page.name)
-def test_no_sentence_of_a_first_page_is_long(page: Path) -> None:
-    assert list(sentences(prose(page)))
-    assert too_long(prose(page)) == []
+def test_no_sentence_is_long(git_pages: list[Path]) -> None:
+    pages = [ROOT / "README.md", *(page for page in git_pages if DOCS in page.parents)]
+    assert {str(page.relative_to(ROOT)): long for page in pages if (long := too_long(page.read_text()))} == {}
 
 
 def test_a_long_sentence_is_found_wherever_it_stands() -> None:
     long = " ".join(["word"] * MOST_WORDS_OF_A_SENTENCE)
-    text = f"# {long} more\n\nShort. {long} [more](x.md). Short.\n\n- {long} item\n- {long}\n\n| {long} cell |\n"
+    text = f"# {long} more\n\nShort. {long} [more](x.md). Short.\n\n- {long} item\n- {long}\n\n| {long} cell |\n\n   ```\n   {long} code\n   ```\n"
     assert [each.split()[-1] for each in too_long(text)] == ["more.", "item"]
