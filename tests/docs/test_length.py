@@ -48,5 +48,6 @@ def test_no_sentence_is_long(git_pages: list[Path]) -> None:
 
 def test_a_long_sentence_is_found_wherever_it_stands() -> None:
     long = " ".join(["word"] * MOST_WORDS_OF_A_SENTENCE)
-    text = f"# {long} more\n\nShort. {long} [more](x.md). Short.\n\n- {long} item\n- {long}\n\n| {long} cell |\n\n   ```\n   {long} code\n   ```\n"
+    text = f"# {long} more\n\nShort. {long} [more](x.md). Short.\n\n- {long} item\n- {long}\n\n| {long} cell |\n"
+    text += f"\n   ```\n   {long} code\n   ```\n"
     assert [each.split()[-1] for each in too_long(text)] == ["more.", "item"]
