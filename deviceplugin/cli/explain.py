@@ -24,7 +24,7 @@ from deviceplugin.kube.structs import PodObject, PodSpec, PodStatus, Resources
 from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
 from deviceplugin.placement.describe import gpus_text
 
-_OTHER_NAMESPACE = "-n NAMESPACE names another namespace"
+_OTHER_NAMESPACE = "if it is in another namespace, give -n"
 _NEAREST = 3
 _MOST_ASKED = 4
 _MOST_OF_BOUND = 24
@@ -77,7 +77,7 @@ async def _why_unknown(client: SchedulerClient, namespace: str, name: str) -> st
     try:
         return why_unknown(str(pod), await client.api.get(PODS, pod))
     except KubeNotFoundError:
-        return f"pod {pod} does not exist; {_OTHER_NAMESPACE}; a suspended Job, or one without quota, has no pods"
+        return f"pod {pod} does not exist; {_OTHER_NAMESPACE} (a suspended Job, or one without quota, has no pods)"
     except VcudaError:
         return ""
 

@@ -113,7 +113,10 @@ async def test_a_caller_who_may_read_an_unknown_pod_learns_why_it_is_unknown(tmp
         ) as (url, _),
     ):
         code, text = await explain(tmp_path, url, "d/unknown-and-gone")
-        gone = "pod d/unknown-and-gone does not exist; a suspended Job, or one without quota, has no pods"
+        gone = (
+            "pod d/unknown-and-gone does not exist; if it is in another namespace, give -n "
+            "(a suspended Job, or one without quota, has no pods)"
+        )
         assert (code, text) == (1, f"vcuda: {gone}\n")
         code, text = await explain(tmp_path, url, "d/unknown")
         assert (code, text) == (1, "vcuda: pod d/unknown has finished (Succeeded) and has no GPU any more\n")
@@ -233,7 +236,7 @@ async def test_why_a_bound_pod_is_there_stands_below_what_it_holds(tmp_path: Pat
     document |= {"reasons": {}, "nodes": [], "left_out": 0, "why": ["node a is the only one that fits", "  next: b"]}
     said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p")).stdout
     assert said.splitlines()[1:] == [
-        "  container main: 50 cores",
+        "  container main: 50 cores (1/100 of a GPU's time)",
         "  node a is the only one that fits",
         "    next: b",
     ]
