@@ -121,7 +121,8 @@ async def test_a_caller_who_may_read_an_unknown_pod_learns_why_it_is_unknown(tmp
         code, text = await explain(tmp_path, url, "d/unknown")
         assert (code, text) == (1, "vcuda: pod d/unknown has finished (Succeeded) and has no GPU any more\n")
         code, text = await explain(tmp_path, url, "d/unknown-to-me")
-        assert (code, text) == (1, "vcuda: pod d/unknown-to-me not found\n"), "the API server says 403"
+        unknown = "vcuda: pod d/unknown-to-me not found; if it is in another namespace, give -n\n"
+        assert (code, text) == (1, unknown), "the API server says 403"
 
 
 async def test_without_a_scheduler_nothing_is_said_about_the_pod(tmp_path: Path) -> None:
