@@ -1,9 +1,10 @@
 """Asks a running scheduler, for the commands of operators: a path of it, or all pages of a list of its view.
 
 In: a `Connection`, and what is asked. Out: status and body, or the types of `model.cluster_view`; if the scheduler
-cannot be asked or refuses, a VcudaError of one sentence that says why and ends with the way out. Through the API server
-any replica may answer; if only the leader can, it is asked next. The token that the options name, or else a short-lived
-one of the service account `vcuda-view`, shows that the caller may read about pods; it is in memory only. A list that
+cannot be asked or refuses, a VcudaError of one sentence that says why and ends with the way out. Any replica answers;
+it asks the leader itself. A token shows that the caller may read about pods: the one that the options name; else a
+short-lived one of the service account `vcuda-view`, for operators; else one of the account `default` of the namespace
+that is asked about, for whoever may make it there, as with the ClusterRole `edit`. It is in memory only. A list that
 changed so much that its pages do not fit together is read again from the beginning.
 """
 
@@ -15,7 +16,7 @@ from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import aiohttp
 import msgspec
@@ -97,7 +98,8 @@ def api_refusal(status: int, body: bytes, connection: Connection, source: str) -
     elif status == _UNAUTHORIZED or (status == 403 and _ANONYMOUS in said):
         text = _unknown_caller(source, status, said)
     elif lacks_right(status, said):
-        text = f"{said}; an administrator gives you the right with the chart's value operators.subjects"
+        values = "operators.subjects or tenants.subjects"
+        text = f"{said}; an administrator gives you the right with the chart's value {values}"
     elif status == 404:
         text = f"no scheduler found: there is no service {where}; install the chart, or give --scheduler-namespace NS"
     elif status in (502, 503, 504):
@@ -123,16 +125,12 @@ def _message(body: bytes) -> str:
     return error if isinstance(error, str) else words_of(body)
 
 
-_NOT_THE_LEADER = 421
 _FORBIDDEN = 403
-_WAYS_TO_A_RIGHT = (
-    "you may not create one of service account vcuda-view; an administrator gives you that right with the chart's "
-    "value operators.subjects"
-)
-_VIEW_ACCOUNT = "vcuda-view"
+_VIEW_ACCOUNT, _USUAL_ACCOUNT = "vcuda-view", "default"
 _AUDIENCE = "vcuda"
 _TOKEN_SECONDS = 600
 _TOKEN_HEADER = "X-Vcuda-Token"  # noqa: S105 - the name of a header; the API server's proxy removes Authorization
+_PODS_BELOW = "/view/pods/"
 _MOST_READ = 200_000
 _MOST_TRIES = 3
 _GONE = 410
@@ -163,6 +161,13 @@ class Answer(msgspec.Struct, frozen=True):
             raise VcudaError(
                 "the scheduler's answer is of another version of vcuda; use its own version of vcuda"
             ) from None
+
+
+class _Token(msgspec.Struct, frozen=True):
+    """Empty where the caller may not create it; good until then by the loop's clock."""
+
+    text: str
+    until: float
 
 
 class RowList(msgspec.Struct, Generic[Row], frozen=True):
@@ -204,22 +209,19 @@ class SchedulerClient:
         self._transport = transport
         self.connection = connection
         self._source = source
-        self._token: str | None = None
-        self._token_until = 0.0
+        self._tokens: dict[tuple[str, str], _Token] = {}
         self.namespace = namespace
         self.api = api
 
     async def get(self, path: str, query: Query = MappingProxyType({})) -> Answer:
-        """Asks the scheduler; the leader, if another replica cannot answer."""
+        """Asks the scheduler."""
         if self.api is None:
             return await self._asked(path, query)
-        headers = await self._token_header()
-        answer = await self._proxied(self._service, path, query, headers)
-        if answer.status == _NOT_THE_LEADER and (leader := str(answer.document.get("leader") or "")):
-            pod = f"pods/https:{quote(leader, safe='')}:{self.connection.port}"
-            answer = await self._proxied(pod, path, query, headers)
+        namespace = _namespace_of(path, query) or self.namespace
+        headers = await self._token_header(namespace)
+        answer = await self._proxied(path, query, headers)
         if answer.status == _FORBIDDEN and not headers and "error" in answer.document:
-            raise KubeError(f"{answer.document['error']}; {_WAYS_TO_A_RIGHT}", code=_FORBIDDEN)
+            raise KubeError(f"{answer.document['error']}; {_no_token(namespace)}", code=_FORBIDDEN)
         if answer.status != 200 and "error" not in answer.document:  # from the API server, or no scheduler of ours
             raise api_refusal(answer.status, answer.body, self.connection, self._source)
         return answer
@@ -261,13 +263,10 @@ class SchedulerClient:
             if len(rows) > _MOST_READ:
                 raise VcudaError(f"there are more than {_MOST_READ} rows; narrow the list, by a namespace or a node")
 
-    @property
-    def _service(self) -> str:
-        return f"services/https:{quote(self.connection.service, safe='')}:https"
-
-    async def _proxied(self, target: str, path: str, query: Query, headers: Mapping[str, str]) -> Answer:
+    async def _proxied(self, path: str, query: Query, headers: Mapping[str, str]) -> Answer:
         namespace = quote(self.connection.scheduler_namespace, safe="")
-        whole = f"/api/v1/namespaces/{namespace}/{target}/proxy{path}"
+        service = f"https:{quote(self.connection.service, safe='')}:https"
+        whole = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{path}"
         return await self._asked(whole, query, tuple(headers.items()))
 
     async def _asked(self, path: str, query: Query, headers: Headers = ()) -> Answer:
@@ -280,19 +279,26 @@ class SchedulerClient:
             size = f"{MOST_BODY >> 20} MiB"
             raise VcudaError(f"the answer is larger than {size}; this is not a scheduler of vcuda") from None
 
-    async def _token_header(self) -> dict[str, str]:
-        """A token lasts for minutes, and `top` for hours. Without the right to create one there is none."""
-        if given := self.connection.bearer_token():
-            return {_TOKEN_HEADER: given}
-        now = asyncio.get_running_loop().time()
-        if self._token is None or (self._token and now >= self._token_until):
-            self._token = await self._new_token()
-            self._token_until = now + _TOKEN_SECONDS / 2
-        return {_TOKEN_HEADER: self._token} if self._token else {}
+    async def _token_header(self, namespace: str) -> dict[str, str]:
+        """Without the right to create a token there is none."""
+        token = (
+            self.connection.bearer_token()
+            or await self._token_of(self.connection.scheduler_namespace, _VIEW_ACCOUNT)
+            or await self._token_of(namespace, _USUAL_ACCOUNT)
+        )
+        return {_TOKEN_HEADER: token} if token else {}
 
-    async def _new_token(self) -> str:
-        namespace = quote(self.connection.scheduler_namespace, safe="")
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{_VIEW_ACCOUNT}/token"
+    async def _token_of(self, namespace: str, account: str) -> str:
+        """A token lasts for minutes, and `top` for hours; who may not create one is not asked again."""
+        now = asyncio.get_running_loop().time()
+        known = self._tokens.get((namespace, account))
+        if known is None or (known.text and now >= known.until):
+            text = await self._new_token(namespace, account)
+            known = self._tokens[namespace, account] = _Token(text, now + _TOKEN_SECONDS / 2)
+        return known.text
+
+    async def _new_token(self, namespace: str, account: str) -> str:
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/serviceaccounts/{account}/token"
         spec = {"audiences": [_AUDIENCE], "expirationSeconds": _TOKEN_SECONDS}
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         body, headers = msgspec.json.encode(request), (("Content-Type", JSON),)
@@ -300,6 +306,24 @@ class SchedulerClient:
         status = answer.document.get("status") if answer.status in (200, 201) else None
         token = status.get("token") if isinstance(status, dict) else None
         return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""
+
+
+def _namespace_of(path: str, query: Query) -> str:
+    """The one whose pods are asked about; empty if none is named."""
+    place, _, given = path.partition("?")
+    pod = query.get("pod", "") or dict(parse_qsl(given)).get("pod", "")
+    if place.startswith(_PODS_BELOW):
+        pod = unquote(place.removeprefix(_PODS_BELOW))
+    named = query.get("namespace", "") or pod.partition("/")[0]
+    return "" if named.endswith("*") else named
+
+
+def _no_token(namespace: str) -> str:
+    return (
+        f"you may create a token neither of service account {_VIEW_ACCOUNT}, for all pods, nor of {_USUAL_ACCOUNT} in "
+        f"namespace {namespace}, for its pods; an administrator gives you the first with the chart's value "
+        "operators.subjects, the second with the ClusterRole edit in that namespace"
+    )
 
 
 @asynccontextmanager

@@ -15,15 +15,15 @@ In: a token; an audience. Out: `Caller`, or None if the API server does not know
 authentication.k8s.io/v1 TokenReview and authorization.k8s.io/v1 SubjectAccessReview. A token with an audience is only
 accepted for it, so a token made for vcuda is of no use elsewhere.
 
-Where the pods behind a Service are, by the node on which each runs.
+Where the pods behind a Service are, by the node on which each runs, or by name.
 
-In: the namespace and the name of a Service. Out: the address of one ready pod for each node, from the Service's
+In: the namespace and the name of a Service. Out: the address of one ready pod for each, from the Service's
 EndpointSlices (discovery.k8s.io/v1). Addresses are those that the API server gives, never what a node says of itself.
 """
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -320,11 +320,18 @@ class _Conditions(Json):
     ready: bool | None = None
 
 
+class _Target(Json):
+    """The object behind an endpoint."""
+
+    name: str = ""
+
+
 class _Endpoint(Json):
     """One pod."""
 
     addresses: list[str] | None = None
     node_name: str | None = None
+    target_ref: _Target | None = None
     conditions: _Conditions | None = None
 
 
@@ -348,26 +355,41 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
 
-    def url(self, path: str) -> str:
+    def url(self, path: str, *, scheme: str = "http") -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}{path}"
+        return f"{scheme}://{host}:{self.port}{path}"
 
 
 async def addresses_by_node(client: ObjectClient, namespace: str, service: str) -> dict[str, Address]:
     """Raises KubeError if the API server gives no answer."""
-    query = {"labelSelector": f"kubernetes.io/service-name={service}"}
     found: dict[str, Address] = {}
-    async for addresses in client.each(_SLICES, namespace, what=f"the endpoints of {service}", query=query):
-        found.update(addresses)
+    async for part in _slices(client, namespace, service):
+        found |= {each.node_name: address for each, address in _ready(part) if each.node_name}
     return found
 
 
-def _addresses(item: _Slice) -> dict[str, Address]:
-    port = next((each.port for each in item.ports or () if each.port), None)
-    ready = (each for each in item.endpoints or () if each.conditions is None or each.conditions.ready is not False)
-    return {
-        each.node_name: Address(each.addresses[0], port) for each in ready if port and each.node_name and each.addresses
-    }
+async def addresses_by_name(client: ObjectClient, namespace: str, service: str, *, port: str) -> dict[str, Address]:
+    """By the pod's name, and by the node's, under which a pod on its network is known. `port`: its name."""
+    found: dict[str, Address] = {}
+    async for part in _slices(client, namespace, service):
+        ready = list(_ready(part, port))
+        found = {each.node_name: address for each, address in ready if each.node_name} | found
+        found |= {each.target_ref.name: address for each, address in ready if each.target_ref is not None}
+    return found
 
 
-_SLICES = ObjectKind("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", "EndpointSlice", _Slice, _addresses)
+def _slices(client: ObjectClient, namespace: str, service: str) -> AsyncGenerator[_Slice]:
+    query = {"labelSelector": f"kubernetes.io/service-name={service}"}
+    return client.each(_SLICES, namespace, what=f"the endpoints of {service}", query=query)
+
+
+def _ready(item: _Slice, name: str = "") -> Iterator[tuple[_Endpoint, Address]]:
+    port = next((each.port for each in item.ports or () if each.port and name in ("", each.name)), None)
+    for each in item.endpoints or ():
+        if port and each.addresses and (each.conditions is None or each.conditions.ready is not False):
+            yield each, Address(each.addresses[0], port)
+
+
+_SLICES = ObjectKind(
+    "discovery.k8s.io/v1", "endpointslices", "EndpointSlice", "EndpointSlice", _Slice, lambda found: found
+)

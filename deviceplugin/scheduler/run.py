@@ -33,13 +33,14 @@ from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, SchedulerSettings
 from deviceplugin.errors import VcudaError, first_error
-from deviceplugin.kube.cluster_client import ClusterClient, addresses_by_node
+from deviceplugin.kube.cluster_client import ClusterClient, addresses_by_name, addresses_by_node
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.events import EventReason, EventRecorder, Rate
 from deviceplugin.kube.transport import TokenBucket, Transport
 from deviceplugin.model.allocation import PodRef
 from deviceplugin.scheduler.claim_templates import ClaimTemplates
 from deviceplugin.scheduler.cluster import ClusterWatch
+from deviceplugin.scheduler.leader_link import LeaderLink
 from deviceplugin.scheduler.leadership import Leadership, leadership_of
 from deviceplugin.scheduler.service import SchedulerService, volcano_service
 from deviceplugin.scheduler.serving_certificate import Certificates
@@ -84,6 +85,9 @@ _EXPIRE_EVERY_S = 1.0
 _CONNECTIONS = 128
 _AGENTS = "vcuda-agent"
 """The Service of the agents, in the scheduler's namespace."""
+
+_PORT = "https"
+"""Of the scheduler's own Service: what it is called there."""
 
 _END_WITHIN_S = 10.0
 """For running requests to end after the drain, and once more for Bindings whose callers have gone."""
@@ -134,6 +138,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, live: LiveUs
     templates = _claim_templates(settings, client, leadership, events)
     watch = ClusterWatch(client, extender, names=settings.names, claims=settings.cluster.claims)
     certificates = Certificates(settings, client)
+    link = _leader_link(settings, client, leadership, certificates)
     service = SchedulerService(
         extender=extender,
         webhook=AdmissionWebhook(replace(settings.webhook, names=settings.names, one_node=placement.one_node)),
@@ -141,6 +146,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, live: LiveUs
         leadership=leadership,
         certificates=certificates,
         names=settings.names,
+        link=link,
         views=ViewService(
             extender, leadership, client, live, version=__version__, grafana_url=settings.serving.grafana_url
         ),
@@ -184,6 +190,15 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, live: LiveUs
                 part.cancel()
     finally:
         await server.stop()
+        await link.close()
+
+
+def _leader_link(
+    settings: SchedulerSettings, client: ClusterClient, leadership: Leadership, certificates: Certificates
+) -> LeaderLink:
+    namespace, service = settings.cluster.namespace, settings.certificates.service
+    replicas = partial(addresses_by_name, client, namespace, service, port=_PORT)
+    return LeaderLink(leadership, replicas, certificates.peers, name=f"{service}.{namespace}.svc")
 
 
 def _claim_templates(

@@ -37,6 +37,7 @@ from deviceplugin.latest import KeysInTurn
 from deviceplugin.model.units import ResourceNames
 from deviceplugin.scheduler.claim_templates import REFUSALS, ClaimTemplates
 from deviceplugin.scheduler.cluster import ClusterWatch
+from deviceplugin.scheduler.leader_link import LeaderLink
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.serving_certificate import Certificates
 from deviceplugin.scheduler.view_service import ViewService
@@ -121,6 +122,7 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
     certificates: Certificates
     names: ResourceNames
     views: ViewService
+    link: LeaderLink
     loopback_only: bool
     clients: tuple[str, ...] = ()
     volcano: VolcanoService | None = None
@@ -200,14 +202,21 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
     async def view(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
     ) -> tuple[int, bytes]:
+        """The leader's, or this replica's where the leader cannot be reached: it lacks what only the leader knows."""
         if missing := self.not_ready():
             return _error(503, f"not ready yet: {'; '.join(missing)}")
-        return await self.views.answer(path, query, headers, peer)
+        if not self.leadership.leads:
+            try:
+                await self.views.require_known(headers, peer)
+            except HttpError as error:
+                return _error(error.status, error.sentence, self.leadership.leader)
+        by_leader = await self.link.ask(path, query, headers)
+        return by_leader or await self.views.answer(path, query, headers, peer)
 
     async def explain(self, namespace: str, name: str, headers: Mapping[str, str], peer: str) -> tuple[int, bytes]:
         """One at a time, so that kube-scheduler never waits longer than one step, and the namespaces in turn.
 
-        Only the leader has verdicts.
+        Only the leader has verdicts, so it is asked where this replica does not lead.
         """
         if missing := self.not_ready():
             return _error(503, f"not ready yet: {'; '.join(missing)}")
@@ -216,12 +225,14 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
             reads_all = await self.views.reads_all(headers, namespace, peer)
         except HttpError as error:
             return _error(error.status, error.sentence, leader)
+        if (by_leader := await self.link.ask("/explain", {"pod": f"{namespace}/{name}"}, headers)) is not None:
+            return by_leader
         async with self.explaining.turn(namespace):
             found = await self.extender.explain(namespace, name, leads=leads, with_holders=reads_all)
         if found is not None:
             return 200, msgspec.json.encode(found)
         if not leads:
-            return _error(421, f"this replica is not the leader; ask the leader: {leader or 'none now'}", leader)
+            return _error(503, f"only the leader can explain this pod, and {_away(leader)}; try again", leader)
         sentence = f"pod {namespace}/{name} not found: it does not exist, requests no vcuda resources, or has finished"
         return _error(404, sentence, leader)
 
@@ -263,6 +274,10 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
 
 def _reviewed(reply: Reply) -> VerbResponse:
     return VerbResponse(reply.body, reply.outcome.value)
+
+
+def _away(leader: str) -> str:
+    return f"{leader}, which leads, does not answer" if leader else "no replica leads now"
 
 
 def _error(status: int, sentence: str, leader: str = "") -> tuple[int, bytes]:

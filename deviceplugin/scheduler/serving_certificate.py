@@ -12,6 +12,7 @@ link two directories up. If content cannot be used, the content before stays in 
 
 import asyncio
 import datetime as dt
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -96,6 +97,7 @@ class Certificates:
         self.tls = ServerTls(make_certificate(names, make_ca(now, _TEMPORARY), now, _TEMPORARY))
         self._files: list[CertificateFiles] = []
         self._issuer: Issuer | None = None
+        self._peers: tuple[bytes, ssl.SSLContext] | None = None
         if settings.callers.ca_file is not None:
             self._files.append(client_ca(settings.callers.ca_file, trust=self.tls.trust))
         if chosen.cert_file is not None and chosen.key_file is not None:
@@ -114,6 +116,18 @@ class Certificates:
         async with asyncio.TaskGroup() as group:
             for each in checks:
                 group.create_task(repeat(each.check, CHECK_S))
+
+    def peers(self) -> ssl.SSLContext:
+        """For a client of another replica: its certificate is of the same CA, or the same where files are given."""
+        ca = None if self._issuer is None else self._issuer.ca
+        chain = (self.tls.shown if ca is None else ca).chain
+        if self._peers is None or self._peers[0] != chain:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            context.load_verify_locations(cadata=chain.decode())
+            self._peers = chain, context
+        return self._peers[1]
 
     def missing(self) -> tuple[str, ...]:
         return () if self.ready.is_set() else ("there is no certificate yet",)

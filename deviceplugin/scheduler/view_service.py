@@ -2,9 +2,9 @@
 
 In: a path below `/view/`, the query, the headers of the request. Out: a status and a document, or an `ErrorView`. One
 document is made at a time, so that views never take more of the event loop than one caller could; agents are asked
-outside of that. Sums are for everybody; names of pods, and what is asked by namespace, for who may list the pods. Every
-replica that has the cluster in its cache answers; only the leader knows reservations and
-filter's verdicts.
+outside of that. Sums are for everybody; names of pods, and what is asked by namespace, for who may list the pods: a
+caller who may in some namespaces reads about these, and of all others the sums. Only the leader knows reservations and
+filter's verdicts, and what the others are asked is passed on to it (`leader_link`).
 """
 
 import asyncio
@@ -48,6 +48,7 @@ from deviceplugin.structs import replace
 
 _CLUSTER, _NODES, _PODS, _EVENTS = "/view/cluster", "/view/nodes", "/view/pods", "/view/events"
 _NAMESPACES = "/view/namespaces"
+_UNAVAILABLE = 503
 _ALL = ""  # namespaces
 _PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS, f"{_PODS}/NAMESPACE/NAME", _NAMESPACES, _EVENTS)
 
@@ -107,6 +108,16 @@ class ViewService:
         """Whether the caller may read the pods of all namespaces; HttpError if not even those of this one."""
         return await _Caller(self._viewers, headers, peer).reads_all(namespace)
 
+    async def require_known(self, headers: Mapping[str, str], peer: str) -> None:
+        """HttpError for a token that the API server does not know, whatever its owner may read; none is fine."""
+        if not token_in(headers):
+            return
+        try:
+            await self.reads_all(headers, _ALL, peer)
+        except HttpError as error:
+            if error.status not in (FORBIDDEN, _UNAVAILABLE):
+                raise
+
     async def answer(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
     ) -> tuple[int, bytes]:
@@ -125,7 +136,7 @@ class ViewService:
         if path == _NODES:
             nodes = nodes_query(asked)
             if nodes.with_holders:
-                await caller.reads_all(_ALL)
+                nodes = replace(nodes, allowed=await self._allowed(_ALL, caller))
             return await self._nodes(nodes)
         if path == _PODS:
             pods = pods_query(asked)
@@ -134,15 +145,14 @@ class ViewService:
             return await self._namespaces(namespaces_query(asked), caller)
         if path == _EVENTS:
             recent = events_query(asked)
-            await caller.reads_all(recent.namespace)
+            recent = replace(recent, allowed=await self._allowed(recent.namespace, caller))
             async with self._turn:
                 return await self._views.events(recent)
         if path == _CLUSTER:
             return await self._cluster(live=live_query(asked))
         if path.startswith(f"{_NODES}/"):
             live = live_query(asked)
-            await caller.reads_all(_ALL)
-            return await self._node(path.removeprefix(f"{_NODES}/"), live)
+            return await self._node(path.removeprefix(f"{_NODES}/"), live, await self._allowed(_ALL, caller))
         if path.startswith(f"{_PODS}/"):
             live = live_query(asked)
             namespace, _, name = path.removeprefix(f"{_PODS}/").partition("/")
@@ -152,7 +162,7 @@ class ViewService:
 
     async def _allowed(self, namespace: str, caller: _Caller) -> frozenset[str] | None:
         """Of the namespaces that match the ones whose pods the caller may read; None: all. HttpError if none."""
-        if not is_pattern(namespace):
+        if namespace and not is_pattern(namespace):
             await caller.reads_all(namespace)
             return None
         return await self._readable(namespace, caller, or_none=False)
@@ -221,8 +231,8 @@ class ViewService:
         items = await described(found.items, lambda row: pod_with_use(row, uses[row.node]) if row.node else row)
         return replace(found, items=items)
 
-    async def _node(self, name: str, live: bool) -> OneNodeView | str:
-        found = self._views.node(name)
+    async def _node(self, name: str, live: bool, allowed: frozenset[str] | None) -> OneNodeView | str:
+        found = self._views.node(name, allowed)
         if found is None:
             return f"no node {name[:80]!r} has vcuda's GPUs"
         if not live:

@@ -355,10 +355,10 @@ async def test_a_namespace_that_the_webhook_leaves_out_says_nothing_about_it(tmp
 
 async def test_rights_that_are_missing_are_named(tmp_path: Path) -> None:
     release = healthy()
-    release.may_not = ("get pods/proxy", "create serviceaccounts/token")
+    release.may_not = ("get services/proxy", "create serviceaccounts/token")
     found = (await findings(release, tmp_path))["rights"]
     assert found["outcome"] == "warning"
-    assert "get pods/proxy, create serviceaccounts/token" in found["message"]
+    assert "get services/proxy, create serviceaccounts/token" in found["message"]
 
 
 async def test_agents_behind_a_network_policy_fail_nothing(tmp_path: Path) -> None:

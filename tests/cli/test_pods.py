@@ -2,17 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow, ContainerRow, PodStage, ShareSource
 from tests.cli.command_runner import vcuda
-from tests.cli.view_server import AT, REFUSED, SERVICE, TOKEN, Cluster, event, pod
+from tests.cli.view_server import ACCOUNT, AT, REFUSED, SERVICE, TOKEN, Cluster, event, pod
 
 
-def cluster(**rights: object) -> Cluster:
+def cluster(**rights: Any) -> Cluster:
     waiting = pod("big", node=None, gang="research/train")
-    return Cluster(pods=[pod("llm"), waiting, pod("web", "shop", node="node-b", stage=PodStage.RESERVED)], **rights)  # type: ignore[arg-type]
+    return Cluster(pods=[pod("llm"), waiting, pod("web", "shop", node="node-b", stage=PodStage.RESERVED)], **rights)
 
 
 async def test_the_namespace_of_the_context_is_the_default(tmp_path: Path) -> None:
@@ -50,6 +51,9 @@ async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path, subte
             assert scene.asked[-1][1] == {**asked, "limit": "5000"}
 
 
+EXPLAINED = {"pod": "research/llm", "sentence": "it waits", "asked": [], "reasons": {}, "nodes": [], "left_out": 0}
+
+
 async def test_who_may_not_read_about_pods_is_told_which_right_is_missing(
     tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
@@ -57,11 +61,35 @@ async def test_who_may_not_read_about_pods_is_told_which_right_is_missing(
         with subtests.test(words=words):
             result = await vcuda(cluster(may_create_token=False), tmp_path, *words)
             assert (result.exit_code, result.stdout) == (1, "")
+            namespace = "d" if "d/p" in words else "research"
             assert result.stderr == (
-                f"vcuda: {REFUSED}; you may not create one of service account vcuda-view; an administrator gives you "
-                "that right with the chart's value operators.subjects\n"
+                f"vcuda: {REFUSED}; you may create a token neither of service account vcuda-view, for all pods, nor of "
+                f"default in namespace {namespace}, for its pods; an administrator gives you the first with the "
+                "chart's value operators.subjects, the second with the ClusterRole edit in that namespace\n"
             )
     assert (await vcuda(cluster(may_create_token=False), tmp_path, "nodes")).exit_code == 0
+
+
+async def test_a_tenant_shows_a_token_of_the_namespace_that_he_asks_about(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    accounts = "/api/v1/namespaces/{}/serviceaccounts/default/token"
+    for words, namespace in (
+        (["pods", "-n", "research"], "research"),
+        (["top", "pods", "-n", "research", "--once"], "research"),
+        (["events", "-n", "research"], "research"),
+        (["pods", "-A"], "research"),
+        (["explain", "research/llm"], "research"),
+        (["explain", "llm", "-n", "research"], "research"),
+    ):
+        with subtests.test(words=words):
+            made = cluster(may_create_token=False, edits=("research",))
+            made.explanations["research/llm"] = EXPLAINED
+            made.events.append(event("llm", ClusterEventKind.PLACED))
+            result = await vcuda(made, tmp_path, *words)
+            assert (result.exit_code, result.stderr) == (0, ""), result.stderr
+            asked = [path for path, _ in made.asked if path.endswith("/token")]
+            assert asked == [ACCOUNT, accounts.format(namespace)]
 
 
 async def test_a_token_of_ones_own_is_shown_through_the_api_server_too(tmp_path: Path) -> None:

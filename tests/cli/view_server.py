@@ -6,6 +6,7 @@ refuses what is about pods to callers without the token that only `may_create_to
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ REFUSED = "the pods are shown to those who may list them; show a token"
 GIB = 1 << 30
 SERVICE = "/api/v1/namespaces/kube-system/services/https:vcuda-scheduler:https/proxy"
 ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/vcuda-view/token"
+_USUAL = re.compile(r"/api/v1/namespaces/([^/]+)/serviceaccounts/default/token")
 A100 = "NVIDIA A100-SXM4-80GB"
 
 
@@ -118,7 +120,7 @@ def answering() -> asyncio.Event:
 
 @dataclass
 class Cluster:
-    """`may_create_token`: of account vcuda-view.
+    """`may_create_token`: of account vcuda-view; `edits`: the namespaces where the caller may create any.
 
     `agents_answer`: set; cleared, a request for live use waits. `answers`: by path, status and text in the place of
     what there is. `gone_after`: pages of one list until it has changed so much that a token is refused, once.
@@ -130,6 +132,7 @@ class Cluster:
     namespaces: list[NamespaceRow] = field(default_factory=list)
     others: NamespaceRow | None = None
     may_create_token: bool = True
+    edits: tuple[str, ...] = ()
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     gone_after: int = 0
     explanations: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -145,7 +148,9 @@ class Cluster:
             status, text = self.answers[request.path]
             return web.Response(status=status, text=text, content_type="application/json")
         if request.path == ACCOUNT and request.method == "POST":
-            return self._token(await request.json())
+            return self._token(await request.json(), may=self.may_create_token)
+        if (usual := _USUAL.fullmatch(request.path)) and request.method == "POST":
+            return self._token(await request.json(), may=usual[1] in self.edits)
         if request.path.startswith(SERVICE):
             return self._scheduler(request.path.removeprefix(SERVICE), query, request.headers.get("X-Vcuda-Token", ""))
         return self._api(request.path, query)
@@ -153,8 +158,8 @@ class Cluster:
     def _api(self, path: str, query: dict[str, str]) -> web.Response:
         return status(403, f'User "ann" cannot get path "{path}"')
 
-    def _token(self, document: dict[str, Any]) -> web.Response:
-        if not self.may_create_token:
+    def _token(self, document: dict[str, Any], *, may: bool) -> web.Response:
+        if not may:
             return status(403, 'serviceaccounts "vcuda-view" is forbidden: User "ann" cannot create resource "token"')
         assert document["spec"] == {"audiences": ["vcuda"], "expirationSeconds": 600}
         return web.json_response({"status": {"token": TOKEN}}, status=201)

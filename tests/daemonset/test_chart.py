@@ -142,7 +142,11 @@ def test_every_object_is_in_the_namespace_of_the_release(chart: Chart, subtests:
                 name, found = each["metadata"]["name"], each["metadata"].get("namespace", NAMESPACE)
                 assert found == ELSEWHERE.get(name, NAMESPACE) or (name, found) in others
                 for subject in each.get("subjects", []):
-                    assert subject["namespace"] == NAMESPACE or name in ("vcuda-explain", "vcuda-volcano")
+                    assert subject.get("namespace") == NAMESPACE or name in (
+                        "vcuda-explain",
+                        "vcuda-tenant",
+                        "vcuda-volcano",
+                    )
 
 
 def test_no_object_grants_everything(chart: Chart) -> None:
@@ -249,7 +253,6 @@ def test_emulated_gpus_need_no_privilege_and_nothing_of_the_nodes_driver(chart: 
 def test_who_may_ask_for_explanations_may_do_nothing_else(chart: Chart, defaults: Rendered) -> None:
     assert {(rule["resources"][0], *rule["verbs"]) for rule in defaults.get("Role", "vcuda-explain")["rules"]} == {
         ("services/proxy", "get"),
-        ("pods/proxy", "get"),
         ("serviceaccounts/token", "create"),
     }
     (token,) = (rule for rule in defaults.get("Role", "vcuda-explain")["rules"] if "create" in rule["verbs"])
@@ -261,6 +264,31 @@ def test_who_may_ask_for_explanations_may_do_nothing_else(chart: Chart, defaults
     given = chart.render({"operators": {"subjects": [subject]}})
     assert given.get("RoleBinding", "vcuda-explain")["subjects"] == [subject]
     assert "vcuda-explain" not in chart.render({"operators": {"role": False}}).names("Role")
+
+
+def test_a_tenant_may_ask_the_scheduler_and_do_nothing_else(chart: Chart, defaults: Rendered) -> None:
+    (rule,) = defaults.get("Role", "vcuda-tenant")["rules"]
+    assert rule == {
+        "apiGroups": [""],
+        "resources": ["services/proxy"],
+        "resourceNames": ["https:vcuda-scheduler:https"],
+        "verbs": ["get"],
+    }
+    assert "vcuda-tenant" not in defaults.names("RoleBinding")
+    subject = {"kind": "Group", "name": "researchers", "apiGroup": "rbac.authorization.k8s.io"}
+    given = chart.render({"tenants": {"subjects": [subject]}})
+    assert given.get("RoleBinding", "vcuda-tenant")["subjects"] == [subject]
+    assert "vcuda-explain" not in given.names("RoleBinding")
+    assert "vcuda-tenant" not in chart.render({"tenants": {"role": False}}).names("Role")
+    assert not [each for each in defaults.installed if "pods/proxy" in str(each.get("rules"))], "nobody needs it"
+
+
+def test_the_replicas_reach_the_one_that_leads(chart: Chart) -> None:
+    peer = {"ipBlock": {"cidr": "10.0.0.0/24"}}
+    policy = chart.render({"scheduler": {"networkPolicy": {"enabled": True, "from": [peer]}}})
+    (rule,) = policy.get("NetworkPolicy", "vcuda-scheduler")["spec"]["ingress"]
+    own = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "vcuda-scheduler"}}}
+    assert rule["from"] == [own, peer]
 
 
 def test_only_our_accounts_are_let_through_by_the_policy(defaults: Rendered) -> None:

@@ -91,6 +91,7 @@ VALUE_SETS: dict[str, Object] = {
     },
     "everything else": {
         "operators": {"subjects": [{"kind": "ServiceAccount", "name": "ops", "namespace": "default"}]},
+        "tenants": {"subjects": [{"kind": "Group", "name": "researchers", "apiGroup": "rbac.authorization.k8s.io"}]},
         "resourceDomain": "gpu.example.org",
         "image": {"repository": "registry.example.org/vcuda", "tag": "1", "pullSecrets": [{"name": "registry"}]},
         "agent": {
@@ -206,6 +207,7 @@ VALUE_SETS: dict[str, Object] = {
             "certificates": {"secretName": "tls"},
         },
         "operators": {"role": False},
+        "tenants": {"role": False},
         "hami": {
             "resources": {
                 "memory": "example.com/mem",

@@ -15,6 +15,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -500,9 +501,110 @@ def test_a_tenant_reads_about_the_pods_of_his_own_namespace(running: Release) ->
     token = admin.post("/api/v1/namespaces/default/serviceaccounts/tenant/token", asked)["status"]["token"]
     found = _showing(admin, token).get(f"{VIEW}/pods?namespace=default&stage=bound")
     assert {row["pod"] for row in found["items"]} == set(SAMPLES)
-    for path in ("pods", "pods?namespace=kube-system", "nodes?holders=1"):
-        with pytest.raises(ApiError, match="403: "):
-            _showing(admin, token).get(f"{VIEW}/{path}")
+    with pytest.raises(ApiError, match="403: "):
+        _showing(admin, token).get(f"{VIEW}/pods?namespace=kube-system")
+
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+THEIRS = "theirs"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A user with `edit` in namespace default and the Role `vcuda-tenant`."""
+
+    kubeconfig: Path
+    client: Client
+
+
+@pytest.fixture
+def tenant(running: Release, tmp_path: Path) -> Iterator[Tenant]:
+    """In another namespace others have a pod."""
+    admin, plane, ca = running.admin, running.cluster.control_plane, running.cluster.ca
+    user = {"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}
+    running.upgrade("--set-json", f"tenants.subjects=[{json.dumps(user)}]")
+    edit = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+    bindings = f"{RBAC}/namespaces/default/rolebindings"
+    admin.post(bindings, {"metadata": {"name": "ann-edits"}, "roleRef": edit, "subjects": [user]})
+    admin.post("/api/v1/namespaces", {"metadata": {"name": THEIRS}})
+    others = pods.pod("a-secret-name", [pods.container("c", "sleep 1000", {CORE: 10, MEMORY: 4})])
+    made = f"/api/v1/namespaces/{THEIRS}/pods"
+    wait_until(lambda: _is_made(admin, made, others), "their pod is made")
+    wait_until(lambda: admin.get(made)["items"][0]["spec"].get("nodeName"), "their pod is placed")
+    identity = ca.issue("ann", common_name="ann")
+    file = write_kubeconfig(tmp_path / "ann", server=plane.server, ca=ca.certificate, identity=identity)
+    yield Tenant(file, Client.by_certificate(plane.server, ca.certificate, identity))
+    admin.delete(f"/api/v1/namespaces/{THEIRS}")
+    admin.delete(f"{bindings}/ann-edits")
+    wait_until(lambda: THEIRS not in _namespaces(admin), "their namespace is gone")
+
+
+def _is_made(admin: Client, path: str, pod: Object) -> bool:
+    """As soon as the namespace has its service account."""
+    try:
+        admin.post(path, pod)
+    except ApiError as error:
+        return "already exists" in str(error)
+    return True
+
+
+def _namespaces(admin: Client) -> set[str]:
+    return {item["metadata"]["name"] for item in admin.get("/api/v1/namespaces")["items"]}
+
+
+def test_a_tenant_with_edit_in_a_namespace_reads_its_pods_by_name_and_the_rest_as_sums(
+    running: Release, tenant: Tenant
+) -> None:
+    node = running.cluster.kubelet.node
+    for command, expected in (
+        (["nodes"], [node, "Ready"]),
+        (["top", "--once"], [node]),
+        (["top", "pods", "--once"], ["vcuda-sample"]),
+        (["top", "containers", "-A", "--once"], ["vcuda-sample"]),
+        (["pods"], ["vcuda-sample", "Bound"]),
+        (["pods", "-A"], ["vcuda-sample", "Bound"]),
+        (["node", node], ["default/vcuda-sample (main)"]),
+        (["events"], ["vcuda-sample"]),
+        *[(["explain", "vcuda-sample"], [f"the pod is bound to node {node}"])] * 4,  # whichever replica is asked
+    ):
+        asked = [str(PROGRAM), *command, f"--kubeconfig={tenant.kubeconfig}"]
+        wait_until(partial(_says_all, asked, expected), f"{command} answers", evidence=partial(_said, asked))
+        assert "secret" not in _said(asked), command
+    for command in (["pods", "-n", THEIRS], ["explain", f"{THEIRS}/a-secret-name"], ["events", "-n", THEIRS]):
+        said = _said([str(PROGRAM), *command, f"--kubeconfig={tenant.kubeconfig}"])
+        assert said.startswith("(1) vcuda: the pods of "), said
+        assert "operators.subjects, the second with the ClusterRole edit in that namespace" in said
+    asyncio.run(_ask_the_page(tenant.kubeconfig))
+
+
+async def _ask_the_page(kubeconfig: Path) -> None:
+    async with started(f"--kubeconfig={kubeconfig}") as address:
+        opened = urllib3.request("GET", address, redirect=False, timeout=60)
+        key = {"X-Vcuda-Key": opened.headers["Location"].partition("#key=")[2]}
+        origin = address.rpartition("/open/")[0]
+        said = {
+            path: urllib3.request("GET", f"{origin}{path}", headers=key, timeout=60)
+            for path in ("/view/cluster", "/view/nodes?holders=1", "/view/pods", "/explain?pod=default/vcuda-sample")
+        }
+    assert {path: answer.status for path, answer in said.items()} == dict.fromkeys(said, 200)
+    assert {row["pod"] for row in said["/view/pods"].json()["items"]} == set(SAMPLES)
+    assert not [path for path, answer in said.items() if b"secret" in answer.data]
+
+
+def test_a_tenant_has_no_other_right_in_the_namespace_of_the_release(running: Release, tenant: Tenant) -> None:
+    (agent,) = running.pods("vcuda-agent")
+    system = f"/api/v1/namespaces/{NAMESPACE}"
+    ann = tenant.client
+    for path in (
+        f"{system}/secrets",
+        f"{system}/pods/{agent['metadata']['name']}:5678/proxy/usage",
+        f"{system}/services/https:vcuda-agent:5678/proxy/usage",
+    ):
+        with pytest.raises(ApiError, match=r"403: .*ann"):
+            ann.get(path)
+    for path in (VIEW_TOKEN, f"{system}/services/https:vcuda-scheduler:https/proxy/filter"):
+        with pytest.raises(ApiError, match=r"403: .*ann"):
+            ann.post(path, {"spec": {"audiences": ["vcuda"]}})
 
 
 def test_the_view_shows_what_is_used_now_as_the_agents_say_it(running: Release) -> None:

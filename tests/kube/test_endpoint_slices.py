@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.client import ObjectClient
-from deviceplugin.kube.cluster_client import Address, addresses_by_node
+from deviceplugin.kube.cluster_client import Address, addresses_by_name, addresses_by_node
 from deviceplugin.kube.credentials import Credentials
 from deviceplugin.kube.transport import Timeouts, Transport
 from sandbox.apiserver import ApiServer, JsonObject
@@ -53,6 +53,20 @@ async def test_one_ready_agent_of_each_node_is_found(transport: Transport) -> No
     assert found == {"a": Address("10.0.0.1", 5678), "c": Address("fd00::3", 5678)}
     assert found["c"].url("/usage") == "http://[fd00::3]:5678/usage"
     assert found["a"].url("/usage") == "http://10.0.0.1:5678/usage"
+
+
+async def test_a_ready_replica_is_found_by_its_name_and_by_its_node_s(transport: Transport) -> None:
+    ports = [{"name": "kube-scheduler", "port": 10259}, {"name": "https", "port": 8443}]
+    one = endpoint("10.0.0.1", "host", targetRef={"kind": "Pod", "name": "replica-a"})
+    two = endpoint("10.0.0.2", "replica-a", targetRef={"kind": "Pod", "name": "replica-b"})
+    await create(transport, "one", [one, two, {"addresses": ["10.0.0.3"]}], service="vcuda-scheduler", ports=ports)
+    found = await addresses_by_name(ObjectClient(transport), "gpu", "vcuda-scheduler", port="https")
+    assert found == {
+        "host": Address("10.0.0.1", 8443),
+        "replica-a": Address("10.0.0.1", 8443),
+        "replica-b": Address("10.0.0.2", 8443),
+    }
+    assert found["host"].url("/explain", scheme="https") == "https://10.0.0.1:8443/explain"
 
 
 async def test_without_a_namespace_those_of_no_other_one_are_taken(transport: Transport) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,7 @@ class Scheduler:
     """One replica over several lives."""
 
     def __init__(self, folder: Path, kubeconfig: Path, *, identity: str, flags: tuple[str, ...] = ()) -> None:
+        self.identity = identity
         self.port = free_port()
         self.log = folder / f"{identity}.log"
         self._flags = (
@@ -144,7 +145,17 @@ class Scene:
         configuration = self.api.store.get("mutatingwebhookconfigurations", CONFIGURATION)
         return base64.b64decode(configuration["webhooks"][0]["clientConfig"].get("caBundle") or "").decode()
 
-    async def ask(self, replica: Scheduler, path: str, document: object = None) -> tuple[int, Any]:
+    def offer(self, replica: Scheduler) -> None:
+        """An endpoint of the scheduler's Service, for the other replicas."""
+        endpoint = {"addresses": ["127.0.0.1"], "targetRef": {"kind": "Pod", "name": replica.identity}}
+        labels = {"kubernetes.io/service-name": CONFIGURATION}
+        ports = [{"name": "kube-scheduler", "port": 10259}, {"name": "https", "port": replica.port}]
+        made = {"metadata": {"name": replica.identity, "labels": labels}, "endpoints": [endpoint], "ports": ports}
+        self.api.store.create("endpointslices", made, namespace="gpu")
+
+    async def ask(
+        self, replica: Scheduler, path: str, document: object = None, *, headers: Mapping[str, str] = VIEWING
+    ) -> tuple[int, Any]:
         """As the API server does: trusting the caBundle, by the service's name."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the system's CAs take long to read
         if bundle := self.bundle():
@@ -154,7 +165,7 @@ class Scene:
         async with (
             aiohttp.ClientSession(connector=connector) as session,
             session.request(
-                method, replica.url + path, json=document, headers=VIEWING, server_hostname=SERVICE_NAME
+                method, replica.url + path, json=document, headers=headers, server_hostname=SERVICE_NAME
             ) as answer,
         ):
             text = await answer.text()

@@ -22,7 +22,7 @@ from deviceplugin.cluster.http.metrics import FAMILIES
 from sandbox.apiserver.faults import Harm
 from sandbox.apiserver.objects import container, pod
 from tests.cluster.http.clients import client_certificate, showing
-from tests.scheduler.scene import SERVICE_NAME, TOKEN, Json, Scene, Scheduler, cluster, gpu_node, holding
+from tests.scheduler.scene import SERVICE_NAME, TOKEN, VIEWING, Json, Scene, Scheduler, cluster, gpu_node, holding
 from tests.scheduler.test_claims_shown import claims_node, offers
 from tests.waiting import PATIENCE_S
 
@@ -212,10 +212,18 @@ async def test_of_two_replicas_one_answers_kube_scheduler_both_serve_the_webhook
         assert (await scene.filter(first, made, "n1"))[0] == 200
         status, text = await scene.filter(second, made, "n1")
         assert (status, text) == (503, "this replica is not the leader; the leader by the Lease is replica-a\n")
-        assert await scene.ask(second, "/explain?pod=default/p") == (
-            421,
-            {"error": "this replica is not the leader; ask the leader: replica-a", "leader": "replica-a"},
-        )
+        away = "only the leader can explain this pod, and replica-a, which leads, does not answer; try again"
+        assert await scene.ask(second, "/explain?pod=default/p") == (503, {"error": away, "leader": "replica-a"})
+        assert (await scene.ask(second, "/view/cluster"))[1]["replica"] == "replica-b", "what it knows itself"
+        for replica in (first, second):
+            scene.offer(replica)
+        said = await scene.until(second, "/explain?pod=default/p", lambda status, _: status == 200)
+        assert (await scene.ask(first, "/explain?pod=default/p"))[1] == said
+        assert (await scene.ask(second, "/view/cluster"))[1]["replica"] == "replica-a"
+        status, found = await scene.ask(second, "/view/pods", headers={"X-Vcuda-Token": "unknown"})
+        assert (status, found["leader"]) == (401, "replica-a")
+        status, found = await scene.ask(second, "/view/pods", headers={**VIEWING, "X-Vcuda-Forwarded": "replica-a"})
+        assert (status, found["replica"]) == (200, "replica-b"), "one hop"
         await first.end(signal.SIGTERM)
         question = {"Pod": made, "NodeNames": ["n1"]}
         answer = await scene.until(second, "/filter", lambda status, _: status == 200, question)

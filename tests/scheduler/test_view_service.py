@@ -21,6 +21,7 @@ from deviceplugin.model.cluster_view import (
     PodsView,
     ShareLive,
 )
+from deviceplugin.model.pod import ClusterPod
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
 from deviceplugin.structs import replace
@@ -135,11 +136,32 @@ async def test_sums_are_for_everybody_and_pods_for_who_may_list_them(
             assert (await asked(service, path, query, token="forged"))[0] == 401
 
 
-async def test_the_right_to_one_namespace_shows_its_pods_and_no_holders(service: ViewService) -> None:
-    status, found = await asked(service, "/view/pods", {"namespace": "d"}, token="of-d")
-    assert (status, [row["pod"] for row in found["items"]]) == (200, ["waits"])
-    for path, query in [("/view/pods", {"namespace": "e"}), ("/view/pods", {}), ("/view/nodes/a", {})]:
-        assert (await asked(service, path, query, token="of-d"))[0] == 403
+def sharing(name: str, namespace: str) -> ClusterPod:
+    """A pod with a part of the first GPU of node a."""
+    one = pod(name, cores=20, blocks=4)
+    ref = PodRef(one.uid, namespace, name)
+    containers = tuple(replace(each, ref=ContainerRef(ref, each.ref.name)) for each in one.pod.containers)
+    one = replace(one, pod=replace(one.pod, ref=ref, containers=containers))
+    return bound(one, "a", allocated(one, {"main": on_gpu("a", 0, 20, 4)}))
+
+
+async def test_the_right_to_one_namespace_shows_its_pods_and_sums_of_all_others() -> None:
+    extender = Extender(MemoryApi())
+    extender.put_node(node("a", 2))
+    for each in (pod("waits"), sharing("ours", "d"), sharing("theirs", "e")):
+        extender.put_pod(each)
+    service = ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), version="1.2.3")
+    for query in ({"namespace": "d"}, {}, {"namespace": "*"}):
+        status, found = await asked(service, "/view/pods", query, token="of-d")
+        assert (status, {row["pod"] for row in found["items"]}) == (200, {"waits", "ours"}), query
+    status, found = await asked(service, "/view/events", {}, token="of-d")
+    assert (status, {row["namespace"] for row in found["items"]} - {""}) == (200, {"d"})
+    _, one = await asked(service, "/view/nodes/a", token="of-d")
+    _, page = await asked(service, "/view/nodes", {"holders": "1"}, token="of-d")
+    for row in (one["item"], page["items"][0]):
+        gpu = row["gpus"][0]
+        assert (gpu["pods"], [each["pod"] for each in gpu["holders"]]) == (2, ["ours"])
+    assert (await asked(service, "/view/pods", {"namespace": "e"}, token="of-d"))[0] == 403
     rights = [await service.reads_all({PROXIED: token}, "d", "10.0.0.7") for token in ("good", "of-d")]
     assert rights == [True, False]
 

@@ -217,7 +217,6 @@ async def rights(facts: ClusterFacts) -> CheckResult:
     """Those that the other commands need, for the answer with names."""
     needed = (
         ("get", "services", "proxy", f"https:{SCHEDULER}:https"),
-        ("get", "pods", "proxy"),
         ("create", "serviceaccounts", "token", "vcuda-view"),
     )
     if missing := await lacking(facts.api, needed, namespace=facts.namespace):

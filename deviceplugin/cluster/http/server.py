@@ -118,7 +118,9 @@ class Service(Protocol):
 
 BUG = "vcuda internal error; see the scheduler's log"
 _VIEW = "/view/"
-_TOKENS = ("Authorization", "X-Vcuda-Token")
+TOKENS = ("Authorization", "X-Vcuda-Token")
+FORWARDED = "X-Vcuda-Forwarded"
+"""The replica that passes on what it was asked; who is asked so answers himself."""
 _WAITING = 32  # bodies of the largest size; one peer may have half of them, and one namespace of it a sixteenth
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.1
 
@@ -227,11 +229,11 @@ class Routes:
         if not slash or not namespace or not name or "/" in name:
             return sentence(400, "no pod given; use /explain?pod=NAMESPACE/NAME")
         async with self._in_turn(request, namespace):
-            status, body = await self._service.explain(namespace, name, _tokens(request), request.peer)
+            status, body = await self._service.explain(namespace, name, _about_caller(request), request.peer)
         return HttpResponse(status, body, JSON)
 
     async def _view(self, request: HttpRequest) -> HttpResponse:
-        status, body = await self._service.view(request.path, request.query, _tokens(request), request.peer)
+        status, body = await self._service.view(request.path, request.query, _about_caller(request), request.peer)
         return HttpResponse(status, body, JSON)
 
     async def _show_metrics(self, request: HttpRequest) -> HttpResponse:
@@ -266,8 +268,8 @@ async def _page(request: HttpRequest) -> HttpResponse:
     return files.answer(request.path, request.header("If-None-Match"))
 
 
-def _tokens(request: HttpRequest) -> dict[str, str]:
-    return {name: request.header(name) for name in _TOKENS}
+def _about_caller(request: HttpRequest) -> dict[str, str]:
+    return {name: request.header(name) for name in (*TOKENS, FORWARDED)}
 
 
 def _check_caller(verb: Verb, request: HttpRequest) -> None:

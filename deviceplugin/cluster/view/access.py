@@ -6,6 +6,10 @@ server does not know, 429 after many of these from one peer, 503 if it cannot be
 answered. Answers are kept for a minute, by the token's hash, those about unknown tokens apart, so that wrong ones push
 out no right one. The same question is asked once at a time. A few questions are under way at once, and of one peer a
 part of these.
+
+A token for the audience `vcuda` of a service account is made by who may make tokens of that account, or pods that have
+one mounted: the account's namespace is his to use, so he reads about its pods. Tokens that every pod has mounted are
+for the API server, and show nothing by themselves.
 """
 
 import asyncio
@@ -99,10 +103,13 @@ class Viewers:
         return pods is _Pods.ALL
 
     async def readable(self, token: str, namespaces: Iterable[str], peer: str) -> frozenset[str]:
-        """Of the first of these the ones whose pods the caller may read, for whom `reads_all` of all was refused."""
-        return frozenset(
-            [each for each in islice(namespaces, _MOST_NAMESPACES) if await self._reads(token, each, peer)]
-        )
+        """Of the first of these the ones whose pods the caller may read, for whom `reads_all` of all was refused.
+
+        The one that the token says it is of comes before them, also where it is none of them.
+        """
+        home = _home_of(_claims_of(token).sub)
+        asked = islice(dict.fromkeys([*([home] if home else []), *namespaces]), _MOST_NAMESPACES)
+        return frozenset([each for each in asked if await self._reads(token, each, peer)])
 
     async def _reads(self, token: str, namespace: str, peer: str) -> bool:
         try:
@@ -148,15 +155,16 @@ class Viewers:
         self._wrong.put(peer, (self._wrong.get(peer) or 0) + 1)
 
     async def _review(self, question: _Question, token: str) -> _Pods | None:
-        namespace = question[1]
+        namespace, audience = question[1], _audience_of(token)
         async with self._slots:
-            caller = await self._reviews.caller_of(token, audience=_audience_of(token))
+            caller = await self._reviews.caller_of(token, audience=audience)
             if caller is None:
                 return None
             is_refused_all = self._known.get((question[0], "")) is _Pods.NONE
             if not is_refused_all and await self._reads_everything(caller):
                 return _Pods.ALL
-            if namespace and await self._reviews.may_list_pods(caller, namespace):
+            is_home = audience == AUDIENCE and _home_of(caller.name) == namespace
+            if namespace and (is_home or await self._reviews.may_list_pods(caller, namespace)):
                 return _Pods.NAMESPACE
             return _Pods.NONE
 
@@ -186,19 +194,30 @@ class _Kept(Generic[K, V]):
 
 
 class _Claims(msgspec.Struct):
-    """The audiences that a JSON web token names (RFC 7519, 4.1.3)."""
+    """What a JSON web token says of itself, which proves nothing: its audiences and its owner (RFC 7519, 4.1)."""
 
     aud: str | list[str] = ""
+    sub: str = ""
+
+
+def _claims_of(token: str) -> _Claims:
+    payload = token.split(".")[1:2]
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(f"{''.join(payload)}=="), type=_Claims)
+    except (ValueError, msgspec.MsgspecError, RecursionError):  # no JSON web token
+        return _Claims()
 
 
 def _audience_of(token: str) -> str:
-    """For which audience the API server is asked about it: by what the token says of itself, which proves nothing."""
-    payload = token.split(".")[1:2]
-    try:
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(f"{''.join(payload)}=="), type=_Claims)
-    except (ValueError, msgspec.MsgspecError, RecursionError):  # no JSON web token
-        return ""
-    return AUDIENCE if AUDIENCE in (claims.aud if isinstance(claims.aud, list) else [claims.aud]) else ""
+    """For which audience the API server is asked about it."""
+    aud = _claims_of(token).aud
+    return AUDIENCE if AUDIENCE in (aud if isinstance(aud, list) else [aud]) else ""
+
+
+def _home_of(account: str) -> str:
+    """The namespace of a service account; empty for another user."""
+    parts = account.split(":")
+    return parts[2] if len(parts) == 4 and parts[:2] == ["system", "serviceaccount"] else ""
 
 
 def _forbidden(namespace: str, why: str) -> HttpError:

@@ -112,7 +112,10 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 class NodesQuery(msgspec.Struct, frozen=True):
-    """`name` and `model` are parts of the node's and of a GPU model's name, in upper or lower case."""
+    """`name` and `model` are parts of the node's and of a GPU model's name, in upper or lower case.
+
+    `allowed`: the namespaces whose pods may be named as holders; None: all.
+    """
 
     page: PageQuery = PageQuery()
     sort: NodeSort = NodeSort.NAME
@@ -123,6 +126,7 @@ class NodesQuery(msgspec.Struct, frozen=True):
     with_gpus: bool = False
     with_holders: bool = False
     live: bool = False
+    allowed: frozenset[str] | None = None
 
 
 class PodsQuery(msgspec.Struct, frozen=True):
@@ -164,12 +168,20 @@ def is_among(namespace: str, asked: str) -> bool:
 
 
 class EventsQuery(msgspec.Struct, frozen=True):
-    """Empty strings and None ask for all; with a namespace, for events about its pods only."""
+    """Empty strings and None ask for all; with a namespace, for events about its pods only.
+
+    `allowed`: the namespaces whose pods the caller may read; events of nodes and GPUs name no pods.
+    """
 
     page: PageQuery = PageQuery(descending=True)
     namespace: str = ""
     node: str = ""
     kind: ClusterEventKind | None = None
+    allowed: frozenset[str] | None = None
+
+    def has(self, namespace: str) -> bool:
+        is_allowed = self.allowed is None or not namespace or namespace in self.allowed
+        return self.namespace in ("", namespace) and is_allowed
 
 
 def nodes_query(asked: Mapping[str, str]) -> NodesQuery:

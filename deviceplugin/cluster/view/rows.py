@@ -144,12 +144,17 @@ def _problem(info: NodeInfo, gpus: tuple[GpuRow, ...]) -> str:
     return info.sentence or ("" if info.problem is None else info.problem.text)
 
 
-def with_holders(info: NodeInfo, rows: Iterable[GpuRow], *, named: bool) -> tuple[GpuRow, ...]:
-    """How many hold a part of each GPU; who, if they may be `named`."""
+def with_holders(info: NodeInfo, rows: Iterable[GpuRow], *, named: frozenset[str] | None) -> tuple[GpuRow, ...]:
+    """How many hold a part of each GPU; who, in the namespaces that may be `named`; None: in all."""
     holders = _holders(info)
     counted = ((row, tuple(holders.get(row.uuid, ()))) for row in rows)
     return tuple(
-        replace(row, pods=len({each.uid for each in held}), holders=held if named else ()) for row, held in counted
+        replace(
+            row,
+            pods=len({each.uid for each in held}),
+            holders=tuple([each for each in held if named is None or each.namespace in named]),
+        )
+        for row, held in counted
     )
 
 

@@ -227,12 +227,12 @@ class ClusterViews:
         items = await described(page.items, lambda info: self._node(info, query), steps)
         return NodesView(**self._head(), items=items, total=page.total, more=page.more)
 
-    def node(self, name: str) -> OneNodeView | None:
-        """None if no node of that name has an inventory or holds anything."""
+    def node(self, name: str, allowed: frozenset[str] | None = None) -> OneNodeView | None:
+        """None if no node of that name has an inventory or holds anything. `allowed` as of `NodesQuery`."""
         info = self._cache.nodes.get(name)
         if info is None or not self._is_shown(info):
             return None
-        return OneNodeView(**self._head(), item=self._node(info, _IN_FULL))
+        return OneNodeView(**self._head(), item=self._node(info, replace(_IN_FULL, allowed=allowed)))
 
     async def pods(self, query: PodsQuery, uses: Uses = MappingProxyType({})) -> PodsView:
         """`uses` as of `nodes`."""
@@ -294,7 +294,8 @@ class ClusterViews:
     def _node(self, info: NodeInfo, query: NodesQuery) -> NodeRow:
         if not query.with_gpus:
             return self._row(info)
-        return replace(self._row(info), gpus=rows.with_holders(info, rows.gpu_rows(info), named=query.with_holders))
+        named = query.allowed if query.with_holders else frozenset[str]()
+        return replace(self._row(info), gpus=rows.with_holders(info, rows.gpu_rows(info), named=named))
 
     def _node_steps(self, info: NodeInfo) -> int:
         return STEPS_OF_ITEM + len(info.holds) + 4 * len(info.claims.holds)
@@ -431,4 +432,4 @@ async def _used(uses: Uses) -> _Used:
 def _is_asked_for_event(event: ClusterEventRow, query: EventsQuery) -> bool:
     if query.kind not in (None, event.kind) or query.node not in ("", event.node):
         return False
-    return query.namespace in ("", event.namespace)
+    return query.has(event.namespace)

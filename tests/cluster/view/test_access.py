@@ -73,6 +73,32 @@ async def test_who_may_list_the_pods_reads_about_them(subtests: pytest.Subtests)
         assert refused.value.sentence.endswith("or get /vcuda/view; the owner of this token may not")
 
 
+async def test_a_token_for_vcuda_of_an_account_shows_the_pods_of_its_namespace() -> None:
+    """Whoever may make it, or pods in the namespace, acts for the namespace; the account itself has no right at all."""
+    name = "system:serviceaccount:team:default"
+    ours, mounted = jwt(aud=["vcuda"], sub=name), jwt(aud=["https://kubernetes"], sub=name)
+    made = server(tokens={(ours, "vcuda"): name, (mounted, ""): name}, rights={name: ()})
+    viewers = Viewers(made)
+    assert await viewers.reads_all(ours, "team", PEER) is False
+    assert await viewers.readable(ours, ("a", "b"), PEER) == {"team"}, "also where none of its pods is known"
+    for token, namespace in [(ours, "other"), (ours, ""), (mounted, "team"), (mounted, "")]:
+        with pytest.raises(HttpError) as refused:
+            await viewers.reads_all(token, namespace, PEER)
+        assert refused.value.status == 403
+    assert await viewers.readable(mounted, ("team",), PEER) == frozenset()
+
+
+async def test_what_a_token_says_of_itself_proves_nothing() -> None:
+    """The API server says that it is another's, and its namespace counts."""
+    lies = jwt(aud=["vcuda"], sub="system:serviceaccount:victim:default")
+    name = "system:serviceaccount:team:default"
+    viewers = Viewers(server(tokens={(lies, "vcuda"): name}, rights={name: ()}))
+    assert await viewers.readable(lies, ("victim", "team"), PEER) == {"team"}
+    for user in ("system:serviceaccount:victim", "serviceaccount:victim:x", "ann:serviceaccount:victim:x"):
+        viewers = Viewers(server(tokens={(lies, "vcuda"): user}, rights={user: ()}))
+        assert await viewers.readable(lies, ("victim",), PEER) == frozenset()
+
+
 async def test_without_a_token_nobody_is_asked_and_nothing_is_shown() -> None:
     made = server()
     with pytest.raises(HttpError, match="show a token \\(") as refused:

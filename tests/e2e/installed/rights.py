@@ -7,6 +7,8 @@ import yaml
 
 from tests.e2e.installed.release import Release
 
+_OF_USERS = ("vcuda-explain", "vcuda-tenant")
+
 
 def granted(release: Release) -> set[tuple[str, str, str]]:
     """(account, verb, resource) of the chart's own roles."""
@@ -14,7 +16,7 @@ def granted(release: Release) -> set[tuple[str, str, str]]:
     return {
         (document["metadata"]["name"], verb, resource)
         for document in yaml.safe_load_all(rendered)
-        if document and document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"] != "vcuda-explain"
+        if document and document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"] not in _OF_USERS
         for rule in document["rules"]
         for resource in rule.get("resources", ())
         for verb in rule["verbs"]
