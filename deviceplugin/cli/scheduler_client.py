@@ -4,7 +4,7 @@ In: a `Connection`, and what is asked. Out: status and body, or the types of `mo
 cannot be asked or refuses, a VcudaError of one sentence that says why and ends with the way out. Any replica answers;
 it asks the leader itself. A token shows that the caller may read about pods: the one that the options name; else a
 short-lived one of the service account `vcuda-view`, for operators; else one of the account `default` of the namespace
-that is asked about, for whoever may make it there, as with the ClusterRole `edit`. It is in memory only. A list that
+that is asked about, for those who may make it there, as with the ClusterRole `edit`. It is in memory only. A list that
 changed so much that its pages do not fit together is read again from the beginning.
 """
 

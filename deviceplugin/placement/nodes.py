@@ -316,7 +316,7 @@ class NodeScorer:
         share = None if by_totals is None else _share(pod)
         together = self._shapes.setdefault(pod.shape, len(self._shapes))
         is_one = len(pod.containers) == 1 and pod.containers[0].request.gpus == 1
-        takes_one = is_one and by_totals is None and not own.gpus.names_gpus
+        takes_one = is_one and nodes is NodePolicy.FRAGMENTATION and not own.gpus.names_gpus
         return _ScoringContext(pod, needs, nodes, gpus, by_totals, share, budget or Budget(), together, takes_one)
 
     def _placed(self, context: _ScoringContext, state: NodeState) -> PodChoice | NodeRejection:

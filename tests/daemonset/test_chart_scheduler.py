@@ -241,7 +241,7 @@ def test_the_network_policy_names_peers_or_restricts_nothing(chart: Chart, defau
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert policy["policyTypes"] == ["Ingress"]
     (rule,) = policy["ingress"]
-    assert rule["from"] == VALUE_SETS["a kube-scheduler elsewhere"]["scheduler"]["networkPolicy"]["from"]
+    assert rule["from"][1:] == VALUE_SETS["a kube-scheduler elsewhere"]["scheduler"]["networkPolicy"]["from"]
     assert [each["port"] for each in rule["ports"]] == [each["name"] for each in rendered.extender["ports"]]
 
 

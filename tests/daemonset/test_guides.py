@@ -107,7 +107,7 @@ def test_the_values_of_the_guide_to_gangs_are_taken(chart: Chart) -> None:
 def test_the_policy_of_the_guide_to_the_network_is_taken(chart: Chart) -> None:
     (values,) = (each for each in _examples(DOCS / "network.md") if "scheduler" in each)
     (rule,) = chart.render(values).get("NetworkPolicy", "vcuda-scheduler")["spec"]["ingress"]
-    assert [sorted(peer) for peer in rule["from"]] == [["ipBlock"], ["namespaceSelector"]]
+    assert [sorted(peer) for peer in rule["from"]] == [["podSelector"], ["ipBlock"], ["namespaceSelector"]]
 
 
 def test_the_extender_that_the_guide_shows_is_the_chart_s_own_but_for_its_address(chart: Chart) -> None:

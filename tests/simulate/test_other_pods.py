@@ -75,8 +75,9 @@ def test_pods_that_are_spread_leave_no_node_with_the_cpu_of_a_large_pod() -> Non
     assert (fit(OtherPods.STOCK), fit(OtherPods.MOST_ALLOCATED)) == (0, 100)
 
 
-@pytest.mark.parametrize("policy", NodePolicy)
+@pytest.mark.parametrize("policy", [NodePolicy.BINPACK, NodePolicy.SPREAD, NodePolicy.FRAGMENTATION])
 def test_a_run_of_the_example_depends_on_who_places_the_other_pods(policy: NodePolicy) -> None:
+    """A policy that looks at neither what is free nor CPU and memory need not."""
     scene = read_scene(TRACES / "example-nodes.csv", TRACES / "example-pods.csv")
     runs = [replay(scene, replace(plan(policy), other_pods=who), seed=1) for who in OtherPods]
     assert len({run.samples for run in runs}) == len(OtherPods)
