@@ -182,8 +182,9 @@ def require_one_grant(requests_by_claim: Mapping[str, Collection[str]], pods: It
             held = grants_of(container, requests_by_claim)
             if len(held) > 1:
                 raise ClaimError(
-                    f"container {container.ref} would have {len(held)} parts of GPUs ({', '.join(sorted(held))}), and "
-                    "a container may have one; name one request in its resources.claims, or ask for equal parts by `count`"
+                    f"container {container.ref} would have {len(held)} parts of GPUs ({', '.join(sorted(held))}), "
+                    "and a container may have one; name one request in its resources.claims, or ask for equal "
+                    "parts by `count`"
                 )
 
 

@@ -420,7 +420,7 @@ async def test_after_one_claim_too_many_no_other_one_is_read(scene: Scene) -> No
     refs, of_call = [scene.put(f"c{at}", device(at % 4, 1, 1)) for at in range(50)], ClaimsOfCall()
     scene.use("pod", tuple(ContainerClaim(each.name) for each in refs))
     scene.known = {name: replace(each, consumers=frozenset({"pod"})) for name, each in scene.known.items()}
-    with pytest.raises(ClaimError, match="would hold 2 parts"):
+    with pytest.raises(ClaimError, match="would have 2 parts"):
         await scene.claims.prepare(refs[0])
     assert scene.reads == 2
     answers = await asyncio.gather(
