@@ -13,12 +13,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Hashable
-from typing import TextIO
-
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from typing import TYPE_CHECKING, Any, TextIO
 
 from deviceplugin.errors import VcudaError
+
+if TYPE_CHECKING:  # its console renderer takes longer to import than a command takes to print a table
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 # At debug these print whole pod lists, or a line for each byte that moved.
 _CHATTY = ("aiohttp", "asyncio", "grpc", "kubernetes", "urllib3", "watchdog")
@@ -45,6 +45,35 @@ class Pace:
         return True
 
 
+class LazyLogger:
+    """A logger of structlog for modules that commands import too: structlog is imported when the first line is due."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, level: str) -> Any:  # noqa: ANN401 - a method of structlog's logger
+        threshold = logging.getLevelNamesMapping().get(level.upper(), logging.CRITICAL)
+        if "structlog" not in sys.modules and not logging.getLogger(self._name).isEnabledFor(threshold):
+            return _nothing
+        import structlog
+
+        return getattr(structlog.get_logger(self._name), level)
+
+
+def _nothing(_event: str, **_fields: object) -> None:
+    """For lines below the threshold."""
+
+
+def open_log_for_command() -> None:
+    """Errors only, for people. structlog is set up with it once `open_log` is called or something has imported it."""
+    if "structlog" in sys.modules:
+        open_log(level="error", console=True)
+    else:
+        root = logging.getLogger()
+        root.handlers = [logging.StreamHandler(sys.stderr)]
+        root.setLevel(logging.ERROR)
+
+
 def open_log(*, level: str, console: bool = False, stream: TextIO | None = None) -> None:
     """Sends structlog and standard logging to one place; calling it again replaces what was there.
 
@@ -63,6 +92,8 @@ def open_log(*, level: str, console: bool = False, stream: TextIO | None = None)
 
 
 def _configure_structlog() -> None:
+    import structlog
+
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -75,6 +106,8 @@ def _configure_structlog() -> None:
 
 
 def _formatter(*, console: bool, out: TextIO) -> logging.Formatter:
+    import structlog
+
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_shared(),
         processors=[
@@ -84,7 +117,9 @@ def _formatter(*, console: bool, out: TextIO) -> logging.Formatter:
     )
 
 
-def _shared() -> list[Processor]:
+def _shared() -> "list[Processor]":
+    import structlog
+
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -96,13 +131,15 @@ def _shared() -> list[Processor]:
     ]
 
 
-def _for_console(out: TextIO) -> Processor:
+def _for_console(out: TextIO) -> "Processor":
+    import structlog
+
     return structlog.dev.ConsoleRenderer(
         colors=out.isatty(), event_key="msg", timestamp_key="ts", exception_formatter=structlog.dev.plain_traceback
     )
 
 
-def _describe_exception(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+def _describe_exception(logger: "WrappedLogger", name: str, event: "EventDict") -> "EventDict":
     found = event.pop("exc_info", None)
     error = found if isinstance(found, BaseException) else sys.exc_info()[1] if found is True else None
     if isinstance(found, tuple):
@@ -115,7 +152,7 @@ def _describe_exception(logger: WrappedLogger, name: str, event: EventDict) -> E
     return event
 
 
-def _plain_values(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+def _plain_values(logger: "WrappedLogger", name: str, event: "EventDict") -> "EventDict":
     plain = (str, int, float, bool, dict, list, tuple, type(None))
     for key, value in event.items():
         if not key.startswith("_") and type(value) not in plain:
@@ -133,7 +170,7 @@ def _plain(value: object) -> object:
     return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)
 
 
-def _order(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+def _order(logger: "WrappedLogger", name: str, event: "EventDict") -> "EventDict":
     """The same four keys first in every line, for people who read JSON."""
     first = {key: event.pop(key) for key in ("ts", "level", "logger") if key in event}
     return {**first, "msg": event.pop("event"), **event}

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from deviceplugin.errors import CapacityError
-from deviceplugin.log import Pace, open_log
+from deviceplugin.log import LazyLogger, Pace, open_log, open_log_for_command
 from deviceplugin.model.request import RequestKind
 
 
@@ -131,3 +131,22 @@ def test_a_line_that_others_cause_is_written_once_a_period_for_each_key_and_few_
     for number in range(10_000):
         pace.allows("event", number)
     assert len(pace._written) == 3
+
+
+def test_a_lazy_logger_writes_as_any_other_and_nothing_below_the_level() -> None:
+    out = io.StringIO()
+    open_log(level="warning", stream=out)
+    lazy = LazyLogger("vcuda.kube")
+    lazy.info("quiet")
+    lazy.warning("loud", path="/x")
+    assert [(line["logger"], line["msg"], line["path"]) for line in lines(out)] == [("vcuda.kube", "loud", "/x")]
+    assert not hasattr(lazy, "shout")
+
+
+def test_a_command_writes_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    open_log_for_command()
+    structlog.get_logger("vcuda.x").warning("quiet")
+    structlog.get_logger("vcuda.x").error("loud")
+    logging.getLogger("asyncio").warning("quiet")
+    said = capsys.readouterr()
+    assert (said.out, "loud" in said.err, "quiet" in said.err) == ("", True, False)

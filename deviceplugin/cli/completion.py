@@ -75,7 +75,7 @@ def complete_pod(context: click.Context, _parameter: click.Parameter, incomplete
 
 def _complete(context: click.Context, names: _Names, incomplete: str) -> list[CompletionItem]:
     """The connection is that of the options that stand before."""
-    log.open_log(level="error", console=True)
+    log.open_log_for_command()
     try:
         found = asyncio.run(_asked(Connection.of(dict(context.params)), names))
     except (VcudaError, TimeoutError, OSError):

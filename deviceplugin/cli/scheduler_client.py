@@ -349,7 +349,7 @@ def asked(connection: Connection, question: Callable[[SchedulerClient], Awaitabl
         async with opened(connection) as client:
             return await question(client)
 
-    log.open_log(level="error", console=True)
+    log.open_log_for_command()
     return asyncio.run(ask())
 
 

@@ -24,14 +24,14 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import msgspec
-import structlog
 
 from deviceplugin.errors import ConfigError, one_line
 from deviceplugin.kube.kubeconfig import ChosenContext, Json, Kubeconfigs, Source, choose, source_of, unusable
 from deviceplugin.kube.login import LONGEST_S, Login, login
+from deviceplugin.log import LazyLogger
 from deviceplugin.structs import replace
 
-log = structlog.get_logger("vcuda.kube")
+log = LazyLogger("vcuda.kube")
 # The shortest projected token is valid for ten minutes and replaced after eight.
 _HEADER_SECONDS = 240.0
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -134,7 +134,7 @@ async def test_nothing_heavy_is_imported_for_help_and_for_lists(tmp_path: Path) 
         "import json, sys\n"
         "from click.testing import CliRunner\n"
         "from deviceplugin.cli import main\n"
-        "heavy = {'grpc', 'pynvml', 'kubernetes', 'cryptography', 'prometheus_client'}\n"
+        "heavy = {'grpc', 'pynvml', 'kubernetes', 'cryptography', 'prometheus_client', 'structlog'}\n"
         "for words in json.loads(sys.argv[1]):\n"
         "    status = CliRunner().invoke(main, words).exit_code\n"
         "    print(words[0], status, *sorted(heavy & sys.modules.keys()))\n"

@@ -241,7 +241,7 @@ def test_the_first_hour_ends_with_what_the_page_shows(scene: Scene, pages: dict[
     assert "GPUAllocated" in page.shell("".join(rest))
     create, explain = big.splitlines()
     page.shell(create)
-    wait_until(lambda: "too few GPUs" in page.shell(explain), "the pod is explained")
+    wait_until(lambda: "not enough matching GPUs" in page.shell(explain), "the pod is explained")
     said = page.shell(look)
     assert "\nfailed " not in said
     assert "ok       agents: " in said

@@ -69,6 +69,7 @@ async def _cluster(client: SchedulerClient, output: str) -> list[CheckResult]:
     from deviceplugin.cli.doctor.cluster import ClusterFacts
     from deviceplugin.cli.doctor.control import CHECKS
 
+    log.open_log(level="error", console=True)  # what was imported now has loggers
     return await shown(CHECKS, ClusterFacts(client), output)
 
 
