@@ -1,6 +1,7 @@
 """Every relative link in the documentation leads to a file, and to a heading of it where it names one."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,3 +62,15 @@ def test_every_path_that_a_guide_names_exists() -> None:
     named = [(guide, path) for guide, paths in found.items() for path in paths if "/build" not in path]
     assert {guide for guide, _ in named} == set(_GUIDES)
     assert [(guide, path) for guide, path in named if not (ROOT / path).exists()] == []
+
+
+_NAMED = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
+
+
+def test_every_page_that_programs_charts_and_scripts_name_exists() -> None:
+    command = ["git", "grep", "--no-color", "-hE", r"docs/[a-zA-Z/-]+\.md", "--", ":!*.md", ":!tests"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = {(name, anchor) for name, anchor in _NAMED.findall(said)}
+    assert len(named) > 20
+    assert [name for name, _ in named if not (ROOT / name).is_file()] == []
+    assert [each for each in named if each[1] and each[1] not in anchors(ROOT / each[0])] == []
