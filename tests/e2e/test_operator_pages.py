@@ -80,6 +80,8 @@ def rolled_out(scene: Scene) -> None:
 def test_a_release_is_installed_and_the_first_pod_gets_its_share(scene: Scene, pages: dict[str, Page]) -> None:
     page = pages["install.md"]
     first, *others = page.all()
+    (label,) = re.findall(r"`(kubectl label node NODE \S+)`", (REPOSITORY / "docs/install.md").read_text())
+    page.shell(label)
     page.shell("\n".join(line for line in first.commands if not line.startswith(BY_OTHERS["install.md"])))
     assert [each.text for each in others if not each.heading] == []
     scene.wait_allocatable(CORE, CORES)
