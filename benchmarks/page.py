@@ -130,7 +130,7 @@ async def _tour(page: Page) -> AsyncIterator[None]:
         await page.keyboard.press("n")
         await page.wait_for_load_state("networkidle")
     yield
-    for key, selector in (("2", "tbody tr"), ("3", "tbody tr"), ("4", "h1"), ("1", ".nodes > li")):
+    for key, selector in (("2", "tbody tr"), ("3", "tbody tr"), ("4", "tbody tr"), ("5", "h1"), ("1", ".nodes > li")):
         await page.keyboard.press(key)
         await page.evaluate(LIVE, selector)
         await page.wait_for_load_state("networkidle")

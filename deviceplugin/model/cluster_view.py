@@ -190,8 +190,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterView(Head, frozen=True, kw_only=True):
     """`/view/cluster`. `pending_by_reason` counts pending pods by the sentence why they have no node.
 
-    What is used is null unless the caller asked for it: `cores_used` is the utilization of `gpus_measured` GPUs added
-    up, and `memory_used_bytes` is of all GPUs whose agents answer.
+    `gpus_of_unavailable_nodes`: how many of the unavailable GPUs are on nodes with a problem. What is used is null
+    unless the caller asked for it: `cores_used` is the utilization of `gpus_measured` GPUs added up, and
+    `memory_used_bytes` is of all GPUs whose agents answer.
     """
 
     scheduler_version: str
@@ -212,6 +213,7 @@ class ClusterView(Head, frozen=True, kw_only=True):
     cores_used: float | None = None
     memory_used_bytes: int | None = None
     gpus_measured: int | None = None
+    gpus_of_unavailable_nodes: int = 0
     grafana_url: str = ""
 
 

@@ -1,16 +1,16 @@
-/* What happened lately: pods that were placed, wait or ended, and nodes and GPUs that take pods or take none any more.
+/* What happened lately: pods that were placed, are pending or ended, and nodes and GPUs that became available or unavailable.
    In: EventsView. Out: elements. Invariant: the newest stands first. */
 
 import { h } from './dom.js';
 import { age, clock, count, plural } from './format.js';
-import { empty, nodeAddress, pager, podName, search, select } from './parts.js';
+import { empty, namespaces, nodeAddress, otherLink, pager, podName, rowLink, search, select } from './parts.js';
 
 export const LIMIT = 100;
 const KINDS = [['', 'all'], ['placed', 'pods placed'], ['pending', 'pods pending'], ['ended', 'pods ended'], ['node', 'nodes'], ['gpu', 'GPUs']];
 
 export async function load(api, route, signal) {
   const { namespace, node, kind } = route.query;
-  return api.get('view/events', { namespace, node, kind, limit: LIMIT, more: route.more }, signal);
+  return api.get('view/events', { namespace: namespaces(namespace), node, kind, limit: LIMIT, more: route.more }, signal);
 }
 
 export function draw(found, route) {
@@ -18,9 +18,9 @@ export function draw(found, route) {
     h('h1', {}, 'Events'),
     h('div', { class: 'filters', role: 'search' },
       select('kind', 'Kind', route.query.kind ?? '', KINDS),
-      search('namespace', 'Namespace', route.query.namespace ?? ''),
-      search('node', 'Node', route.query.node ?? '')),
-    found.items.length ? table(found) : empty('Nothing has happened that matches.'),
+      search('namespace', 'Namespace', route.query.namespace ?? '', 'first letters'),
+      search('node', 'Node', route.query.node ?? '', 'whole name')),
+    found.items.length ? table(found) : empty('No event matches.'),
     pager(route, route.page, found.items.length, found.total, found.more),
     h('p', { class: 'small' }, `Noted since ${new Date(found.since * 1000).toLocaleString('en-GB')}, when ${found.replica} started.`,
       found.dropped > 0 && ` ${plural(found.dropped, 'older event')} not kept.`),
@@ -35,7 +35,7 @@ function table(found) {
 
 function row(event, now) {
   const isPod = event.uid !== '';
-  const node = event.node && h('a', { href: nodeAddress(event.node) }, event.node);
+  const node = event.node && (isPod ? otherLink(nodeAddress(event.node), event.node) : rowLink({ href: nodeAddress(event.node) }, event.node));
   const often = event.count > 1 && h('span', { class: 'small' }, ` ${count(event.count)} times, the first ${age(event.first, now)} ago`);
   return h('tr', { 'data-key': `${event.kind} ${event.uid} ${event.node} ${event.at} ${event.sentence}` },
     h('td', {}, h('time', { datetime: new Date(event.at * 1000).toISOString(), title: `${age(event.at, now)} ago` }, clock(event.at))),

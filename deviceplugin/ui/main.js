@@ -6,24 +6,29 @@ import { Api, Refusal } from './api.js';
 import { morph } from './dom.js';
 import * as events from './events.js';
 import { clock, count } from './format.js';
+import * as namespaces from './namespaces.js';
 import * as node from './node.js';
 import * as nodes from './nodes.js';
+import * as pod from './pod.js';
 import * as pods from './pods.js';
 import { Refresh } from './refresh.js';
+import { Rows } from './rows.js';
 import { totals } from './totals.js';
 
 const VIEWS = {
   nodes: { title: 'Nodes', load: nodes.load, draw: nodes.draw, limit: nodes.LIMIT },
+  namespaces: { title: 'Namespaces', load: namespaces.load, draw: namespaces.draw, limit: namespaces.LIMIT },
   node: { title: 'Node', load: node.load, draw: node.draw },
   pods: { title: 'Pods', load: pods.load, draw: pods.draw, limit: pods.LIMIT },
   pending: { title: 'Pending pods', load: pods.loadPending, draw: pods.drawPending, limit: pods.LIMIT },
   events: { title: 'Events', load: events.load, draw: events.draw, limit: events.LIMIT },
-  pod: { title: 'Pod', load: pods.loadWhy, draw: pods.drawWhy },
+  pod: { title: 'Pod', load: pod.load, draw: pod.draw },
 };
-const TABS = ['nodes', 'pods', 'pending', 'events'];
+const TABS = ['nodes', 'namespaces', 'pods', 'pending', 'events'];
 const by = (id) => document.getElementById(id);
 const api = new Api();
-const shown = { route: null, found: null, cluster: null, pages: [''] };
+const rows = new Rows(by('view'));
+const shown = { route: null, found: null, cluster: null, pages: [''], lists: {} };
 
 function routeOf(text) {
   const [path, query = ''] = text.replace(/^#\/?/, '').split('?');
@@ -44,10 +49,14 @@ async function load(signal) {
   const { route } = shown;
   const view = VIEWS[route.kind];
   const asked = () => ({ ...route, more: shown.pages.at(-1), page: shown.pages.length - 1, limit: view.limit });
-  const both = (live) => Promise.all([view.load(api, asked(), signal, live), api.get('view/cluster', {}, signal)]);
+  const totalsOf = (live) => api.get('view/cluster', { live }, signal);
+  const rowsOf = (live) => view.load(api, asked(), signal, live);
   try {
-    if (shown.found === null) show(await both(false), route, asked(), signal); // agents may be slow: what is allocated comes first
-    show(await both(true), route, asked(), signal);
+    if (shown.found === null) { // agents may be slow, and those of all nodes slower: what is allocated comes first
+      show(await Promise.all([rowsOf(false), shown.cluster ?? totalsOf()]), route, asked(), signal);
+      show([await rowsOf(true), shown.cluster], route, asked(), signal);
+      show([shown.found, await totalsOf(1)], route, asked(), signal);
+    } else show(await Promise.all([rowsOf(true), totalsOf(1)]), route, asked(), signal);
   } catch (error) {
     if (error instanceof Refusal && error.status === 410 && shown.pages.length > 1) {
       shown.pages = [''];
@@ -63,6 +72,7 @@ function show([found, cluster], route, asked, signal) {
   Object.assign(shown, { found, cluster });
   morph(by('totals'), totals(cluster));
   morph(by('view'), VIEWS[route.kind].draw(found, asked, cluster));
+  rows.settle();
   by('view').setAttribute('aria-busy', 'false');
   by('pending-count').textContent = cluster.pods_pending ? count(cluster.pods_pending) : '';
   by('clock').textContent = `Updated ${clock(cluster.at)}`;
@@ -85,16 +95,18 @@ function failed(error, seconds) {
   if (error instanceof Refusal && error.status === 403) {
     by('view').replaceChildren();
     by('view').setAttribute('aria-busy', 'false');
-    say('trouble', `${sentence(error.message)}.${api.hasKey ? '' : ' The button Token… takes one.'}`);
+    say('trouble', `${sentence(error.message)}.${api.hasKey ? '' : ' Paste one by the button Token…'}`);
     return;
   }
-  const why = error instanceof Refusal ? error.message : api.hasKey ? '`vcuda ui` does not answer; is it still running?' : 'the scheduler does not answer';
+  const why = error instanceof Refusal ? said(error) : api.hasKey ? '`vcuda ui` does not answer; is it still running?' : 'the scheduler does not answer';
   say('trouble', `${sentence(why)}. Trying again in ${Math.max(1, seconds)} s.`);
   document.body.classList.toggle('old', shown.found !== null);
   if (shown.found === null) by('clock').textContent = 'Not connected';
   by('view').setAttribute('aria-busy', 'false');
 }
 
+/** Who says it: the scheduler, of itself. */
+const said = ({ message }) => (message.startsWith('not ready yet') ? `the scheduler is ${message}` : /scheduler|vcuda ui/.test(message) ? message : `the scheduler says: ${message}`);
 const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, '')}`;
 
 function say(id, text) {
@@ -110,6 +122,7 @@ function go() {
   const before = shown.route;
   const isOther = before === null || before.kind !== route.kind || before.names.join('/') !== route.names.join('/');
   Object.assign(shown, { route, pages: [''], scrolled: false });
+  if (!route.names.length) shown.lists[route.tab] = location.hash;
   if (isOther) {
     shown.found = null;
     by('view').replaceChildren();
@@ -143,7 +156,15 @@ function turn(step) {
   refresh.now();
 }
 
+/** From a node or pod to its list as it was; from a list to the list without filters. */
+function up() {
+  const { route, lists } = shown;
+  location.hash = route.names.length ? lists[route.tab] ?? `#/${route.tab}` : `#/${route.tab}`;
+}
+
 const ACTIONS = {
+  down: () => rows.move(1),
+  above: () => rows.move(-1),
   next: () => turn(1),
   before: () => turn(-1),
   refresh: () => refresh.now(),
@@ -151,16 +172,16 @@ const ACTIONS = {
   token: () => by('token-dialog').showModal(),
   keys: () => by('keys-dialog').showModal(),
   close: () => document.querySelector('dialog[open]')?.close(),
-  up: () => { if (shown.route.names.length) location.hash = `#/${shown.route.tab}`; },
+  up,
   filter: () => document.querySelector('[data-filter]')?.focus(),
   pause: () => {
     refresh.pause = !refresh.paused;
     const button = document.querySelector('[data-action=pause]');
     button.setAttribute('aria-pressed', String(refresh.paused));
-    button.textContent = refresh.paused ? 'Go on' : 'Pause';
+    button.textContent = refresh.paused ? 'Resume' : 'Pause';
   },
 };
-const KEYS = { n: 'next', b: 'before', r: 'refresh', p: 'pause', u: 'up', '/': 'filter', '?': 'keys' };
+const KEYS = { j: 'down', ArrowDown: 'down', k: 'above', ArrowUp: 'above', n: 'next', b: 'before', r: 'refresh', p: 'pause', Escape: 'up', '/': 'filter', '?': 'keys' };
 
 document.addEventListener('click', (event) => {
   const action = event.target.closest?.('[data-action]')?.dataset.action;
@@ -174,11 +195,16 @@ document.addEventListener('keydown', (event) => {
     if (event.key === 'Escape') event.target.blur();
     return;
   }
-  const action = KEYS[event.key];
-  if (action) {
+  const isOnRow = event.target.matches('[data-row]');
+  const action = event.key.startsWith('Arrow') && !isOnRow ? undefined : KEYS[event.key];
+  if (event.key === 'Enter' && !event.target.matches('a, button')) rows.open();
+  else if (action) {
     event.preventDefault();
     ACTIONS[action]();
   } else if (TABS[Number(event.key) - 1]) location.hash = `#/${TABS[Number(event.key) - 1]}`;
+});
+document.addEventListener('focusin', (event) => {
+  if (event.target.matches('[data-row]')) rows.settle();
 });
 let typing = 0;
 document.addEventListener('input', (event) => {

@@ -2,22 +2,23 @@
    In: OneNodeView. Out: elements. Invariant: allocated and used stand beside each other, in the same unit. */
 
 import { h } from './dom.js';
-import { count, cores, memory, percent, plural } from './format.js';
-import { bar, blocks, claimNote, empty, podName, stage } from './parts.js';
+import { count, cores, isKnown, lasting, memory, percent } from './format.js';
+import { bar, blocks, blocksOf, claimNote, empty, grafana, pair, podName, stage } from './parts.js';
 import { gpuLabel, usedMemory } from './nodes.js';
 
 export async function load(api, route, signal, live) {
   return api.get(`view/nodes/${encodeURIComponent(route.names[0])}`, { live: live ? 1 : undefined }, signal);
 }
 
-export function draw(found, route) {
+export function draw(found, route, cluster) {
   const node = found.item;
   return [
     h('p', { class: 'path' }, h('a', { href: '#/nodes', 'data-action': 'up' }, 'Nodes'), ' / '),
     h('h1', {}, node.node),
     node.problem && h('p', { class: 'problem' }, node.problem),
-    node.live_error && h('p', { class: 'small warn' }, `No live use: ${node.live_error}`),
+    node.live_error && h('p', { class: 'small warn' }, `Use is not known: ${node.live_error}`),
     facts(node),
+    grafana(cluster, 'vcuda-node', { node: node.node }),
     node.gpus.length ? h('div', { class: 'cards' }, node.gpus.map((gpu) => card(gpu, route.query.gpu === gpu.uuid))) : empty('Its GPUs are not known: the agent has not reported them.'),
   ].filter(Boolean);
 }
@@ -26,22 +27,26 @@ function facts(node) {
   const models = Object.entries(node.models).map(([model, number]) => `${count(number)} × ${model}`).join(', ');
   const pairs = [['GPUs', models || '–'], ['Free', `${count(node.free_gpus)} of ${count(node.gpu_count)}`],
     ['Cores', `${cores(node.cores_allocated)} of ${cores(node.cores)} allocated`],
-    ['Memory', `${blocks(node.blocks_allocated, false)} of ${blocks(node.blocks)} allocated`],
-    ['Busy', percent(node.live?.utilization_percent)], ['Driver', node.driver || '–'], ['CUDA', node.cuda || '–'], ['Pods', count(node.pods)]];
+    ['Memory', `${blocksOf(node.blocks_allocated, node.blocks)} allocated`],
+    ['Used', used(node)], ['Driver', node.driver || '–'], ['CUDA', node.cuda || '–'], ['Pods', count(node.pods)]];
   return h('dl', { class: 'facts' }, pairs.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text))));
+}
+
+function used({ live, cores: all }) {
+  return isKnown(live?.utilization_percent) ? `${cores((live.utilization_percent / 100) * all)} cores, ${memory(live.memory_used_bytes)}` : '–';
 }
 
 function card(gpu, chosen) {
   const live = gpu.live;
-  const used = usedMemory(live, gpu.blocks);
+  const memoryUsed = usedMemory(live, gpu.blocks);
   return h('section', { class: `gpu-card${gpu.available ? '' : ' unavailable'}${chosen ? ' chosen' : ''}`, 'data-key': gpu.uuid, 'aria-label': gpuLabel(gpu) },
     h('h2', {}, `GPU ${gpu.minor}`, h('span', { class: 'small' }, gpu.model, gpu.numa === null ? '' : ` · NUMA ${gpu.numa}`, gpu.source === 'claim' && ' · for claims')),
     !gpu.available && h('p', { class: 'problem' }, gpu.reason || 'unavailable'),
     line('Cores', `${cores(gpu.cores_allocated)} of 100`, live?.utilization_percent == null ? '' : `${percent(live.utilization_percent)} busy`,
       bar('cores', gpuLabel(gpu), gpu.cores_allocated, 100, live?.utilization_percent)),
-    line('Memory', `${blocks(gpu.blocks_allocated, false)} of ${blocks(gpu.blocks)}`, live?.memory_used_bytes == null ? '' : `${memory(live.memory_used_bytes)} used`,
-      bar('memory', gpuLabel(gpu), gpu.blocks_allocated, gpu.blocks, used)),
-    gpu.holders.length ? holders(gpu) : h('p', { class: 'small' }, gpu.available ? 'No container holds a part of it.' : ''),
+    line('Memory', blocksOf(gpu.blocks_allocated, gpu.blocks), live?.memory_used_bytes == null ? '' : `${memory(live.memory_used_bytes)} used`,
+      bar('memory', gpuLabel(gpu), gpu.blocks_allocated, gpu.blocks, memoryUsed)),
+    gpu.holders.length ? holders(gpu) : h('p', { class: 'small' }, gpu.available ? 'Nothing of it is allocated.' : ''),
     h('p', { class: 'small uuid' }, gpu.uuid));
 }
 
@@ -62,11 +67,7 @@ function holder(row) {
     h('td', {}, (row.users ?? 1) === 1 ? podName(row) : `${row.namespace}/${row.pod}`,
       h('span', { class: 'dim' }, ` ${row.container}`), row.stage !== 'bound' && [' ', stage(row.stage)], claimNote(row),
       (row.over_limit ?? []).map((text) => h('span', { class: 'problem' }, text)),
-      used?.throttled_seconds > 0 && h('span', { class: 'small' }, `throttled for ${plural(Math.round(used.throttled_seconds), 'second')}`)),
+      used?.throttled_seconds > 0 && h('span', { class: 'small' }, `throttled for ${lasting(used.throttled_seconds)}`)),
     h('td', { class: 'num' }, pair(cores(row.cores), used?.cores_used == null ? null : cores(used.cores_used))),
     h('td', { class: 'num' }, pair(blocks(row.blocks), used?.memory_used_bytes == null ? null : memory(used.memory_used_bytes))));
-}
-
-export function pair(allocated, used) {
-  return [h('span', { class: 'allocated-text' }, allocated), used !== null && h('span', { class: 'small' }, `${used} used`)];
 }

@@ -1,22 +1,32 @@
-/* The totals of the cluster, above every view.
+/* The totals of the cluster, above every view: what is allocated, and what is used of it.
    In: ClusterView. Out: cards. Invariant: none of them is a sum over a page. */
 
 import { h } from './dom.js';
-import { cores, count, percent, plural, share } from './format.js';
-import { bar, blocks } from './parts.js';
+import { BLOCK, cores, count, isKnown, memory, percent, plural, share } from './format.js';
+import { bar, blocksOf } from './parts.js';
 
 export function totals(cluster) {
   const { nodes, gpus } = cluster;
+  const usedMemory = cluster.memory_used_bytes;
+  const measured = isKnown(cluster.gpus_measured) && cluster.gpus_measured < gpus ? ` (${count(cluster.gpus_measured)} of ${count(gpus)} GPUs report)` : '';
   return [
-    card('Nodes', count(nodes), cluster.nodes_with_problem ? plural(cluster.nodes_with_problem, 'problem') : 'all take pods',
+    card('Nodes', count(nodes), cluster.nodes_with_problem ? plural(cluster.nodes_with_problem, 'problem') : nodes ? 'all available' : 'none with GPUs yet',
       cluster.nodes_with_problem && '#/nodes?state=problem'),
-    card('GPUs', count(gpus), `${count(cluster.free_gpus)} free${cluster.unavailable_gpus ? `, ${count(cluster.unavailable_gpus)} unavailable` : ''}`,
-      cluster.free_gpus && '#/nodes?state=free'),
-    measured('Cores', 'cores', cluster.cores_allocated, cluster.cores, `${cores(cluster.cores_allocated)} of ${cores(cluster.cores)}`),
-    measured('Memory', 'memory', cluster.blocks_allocated, cluster.blocks, `${blocks(cluster.blocks_allocated)} of ${blocks(cluster.blocks)}`),
+    card('GPUs', count(gpus), [`${count(cluster.free_gpus)} free`, unavailable(cluster)],
+      cluster.unavailable_gpus ? '#/nodes?state=problem' : cluster.free_gpus && '#/nodes?state=free'),
+    used('Cores (1/100 of a GPU’s time)', 'cores', cluster.cores_allocated, cluster.cores, cluster.cores_used,
+      `${cores(cluster.cores_allocated)} of ${cores(cluster.cores)} allocated`, `${cores(cluster.cores_used)} used${measured}`),
+    used('Memory', 'memory', cluster.blocks_allocated * BLOCK, cluster.blocks * BLOCK, usedMemory,
+      `${blocksOf(cluster.blocks_allocated, cluster.blocks)} allocated`, `${memory(usedMemory)} used`),
     card('Pods', count(cluster.pods_bound), `${count(cluster.pods_pending)} pending${cluster.pods_reserved ? `, ${count(cluster.pods_reserved)} reserved` : ''}`,
       cluster.pods_pending && '#/pending'),
   ];
+}
+
+function unavailable(cluster) {
+  const { unavailable_gpus: all, gpus_of_unavailable_nodes: ofNodes } = cluster;
+  if (!all) return null;
+  return [`, ${count(all)} unavailable`, ofNodes > 0 && h('span', { class: 'wide' }, ` (${ofNodes === all ? 'all' : count(ofNodes)} on nodes with a problem)`)];
 }
 
 function card(title, number, text, address) {
@@ -24,7 +34,10 @@ function card(title, number, text, address) {
     h('p', { class: 'small' }, address ? h('a', { href: address }, text) : text));
 }
 
-function measured(title, kind, part, all, text) {
-  return h('div', { class: 'card' }, h('h2', {}, title), h('p', { class: 'number' }, percent(share(part, all))),
-    bar(kind, `${title}: ${text} allocated`, part, all), h('p', { class: 'small' }, `${text} allocated`));
+function used(title, kind, part, all, live, text, usedText) {
+  const is = isKnown(live);
+  return h('div', { class: 'card' }, h('h2', {}, title),
+    h('p', { class: 'number' }, percent(share(part, all)), is && h('span', { class: 'beside' }, ` ${percent(share(live, all))} used`)),
+    bar(kind, `${title}: ${text}${is ? `, ${usedText}` : ''}`, part, all, is ? share(live, all) : null),
+    h('p', { class: 'small' }, text, is && `, ${usedText}`));
 }

@@ -221,8 +221,10 @@ def used() -> tuple[ViewService, OneAgent]:
     extender = Extender(MemoryApi())
     for name in ("a", "b"):
         extender.put_node(node(name, 2))
+    extender.warm_up()
     of_namespace(extender, "d", "mine", 40)
     of_namespace(extender, "secret", "theirs", 30)
+    extender.put_node(node("b", 2, ill=[1]))
     extender.put_pod(pod("waits"))
     live = OneAgent(extender)
     leader = Leadership("replica-1")
@@ -262,6 +264,12 @@ async def test_a_prefix_shows_the_pods_of_namespaces_that_the_caller_may_read(
     for asks in ("s*", "secret*", "none*"):
         status, refused = await asked(service, "/view/pods", {"namespace": asks}, token="of-d")
         assert (status, sorted(refused)) == (403, ["error", "leader"]), "whether there are such namespaces or not"
+    _, mine = await asked(service, "/view/events", {"namespace": "*"}, token="of-d")
+    _, everything = await asked(service, "/view/events", {"namespace": "*"}, token="good")
+    assert [{event["namespace"] for event in each["items"]} for each in (mine, everything)] == [
+        {"d"},
+        {"d", "secret", ""},
+    ]
     _, found = await asked(service, "/view/pods", {"namespace": "*", "name": "THEIR"}, token="good")
     assert [row["pod"] for row in found["items"]] == ["theirs"]
 

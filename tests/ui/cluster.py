@@ -1,10 +1,11 @@
 """A made-up cluster behind a scheduler's real server: its view over HTTPS, and agents that say what is used.
 
 In: nodes and pods. Out: the URL of a server that answers `/view`, `/explain` and `/ui` as the scheduler does. The token
-`good` shows everything.
+`good` shows everything, `tenant` the pods of research.
 """
 
 import datetime as dt
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,19 +33,20 @@ DAY = dt.timedelta(days=1)
 GIB = 1 << 30
 A100, H100, T4 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla T4"
 Use = dict[str, object]
+_LOADS = (1.0, 0.35, 0.5, 0.9, 0.8, 0.95, 0.6)
 
 
-class OneReader:
-    """Knows the token `good`, whose owner may read about every pod."""
+class TwoReaders:
+    """The owner of the token `good` may read about every pod, that of `tenant` lists the pods of research."""
 
     async def caller_of(self, token: str, *, audience: str) -> Caller | None:
-        return Caller("ann") if token == "good" else None
+        return Caller(token) if token in ("good", "tenant") else None
 
     async def may_list_pods(self, caller: Caller, namespace: str) -> bool:
-        return False
+        return (caller.name, namespace) == ("tenant", "research")
 
     async def may_get(self, caller: Caller, path: str) -> bool:
-        return path == "/vcuda/view"
+        return (caller.name, path) == ("good", "/vcuda/view")
 
 
 @dataclass
@@ -57,6 +59,8 @@ class MadeCluster:
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     token_asked: list[str] = field(default_factory=list)
     views: ViewService | None = None
+    age_s: float = 0.0
+    load: float = 1.0
     now: float = field(default_factory=lambda: dt.datetime.now(dt.UTC).timestamp())
 
     def add_node(self, name: str, gpus: int, model: str, *, blocks: int = 320, ill: tuple[int, ...] = ()) -> None:
@@ -93,6 +97,24 @@ class MadeCluster:
             message = f"0/{len(self.extender.cache.nodes)} nodes are available: memory request larger than any GPU."
             self.extender.put_pod(replace(one, condition=ScheduledCondition(False, "Unschedulable", 1, message)))
         return one
+
+    async def sample_as_long_ago(self, minutes: int) -> None:
+        """As if the scheduler had run for so long, while loads went up and down."""
+        assert self.views is not None
+        for minute in range(minutes):
+            self.age_s, self.load = 60.0 * (minutes - 1 - minute), _LOADS[minute % len(_LOADS)]
+            await self.views.sample()
+        self.age_s, self.load = 0.0, 1.0
+
+    def usage(self, node: str) -> Use:
+        """What the agent answers."""
+        use = self.uses[node]
+        if self.load == 1.0:
+            return use
+        containers = msgspec.json.decode(msgspec.json.encode(use["containers"]))
+        for share in (share for each in containers for share in each["gpus"]):
+            share["cores_used"] *= self.load
+        return {**use, "containers": containers}
 
     def _pod(self, name: str, cores: int, blocks: int) -> ClusterPod:
         one = pod("x", cores=cores, blocks=blocks)
@@ -172,6 +194,22 @@ def usual() -> MadeCluster:
     return made
 
 
+def large() -> MadeCluster:
+    """240 nodes with names as clouds give them, 1,600 GPUs, of which some are idle, and pods of twelve namespaces."""
+    made = MadeCluster()
+    for number in range(240):
+        model, gpus = ((A100, 8), (H100, 8), (T4, 4))[number % 3]
+        name = f"ip-10-{20 + number % 4}-{number}-17.eu-central-1.compute.internal"
+        made.add_node(name, gpus, model, blocks=60 if model is T4 else 320, ill=(3,) if number % 60 == 7 else ())
+        for at in range(gpus - number % 5):
+            cores = (100, 50, 25)[(number + at) % 3]
+            made.runs(f"team-{number % 12}/job-{number}-{at}", name, at, cores, 40, busy=(number * 7 + at) % 11 / 10)
+    made.extender.warm_up()
+    for at in range(34):
+        made.waits(f"team-{at % 5}/wait-{at}", 800 if at % 2 else 60, 400)
+    return made
+
+
 @asynccontextmanager
 async def agents(made: MadeCluster) -> AsyncIterator[dict[str, Address]]:
     """One port for each agent."""
@@ -179,7 +217,7 @@ async def agents(made: MadeCluster) -> AsyncIterator[dict[str, Address]]:
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         assert request.transport is not None
-        return web.json_response(made.uses[names[request.transport.get_extra_info("sockname")[1]]])
+        return web.json_response(made.usage(names[request.transport.get_extra_info("sockname")[1]]))
 
     runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
     await runner.setup()
@@ -196,7 +234,7 @@ async def agents(made: MadeCluster) -> AsyncIterator[dict[str, Address]]:
 
 
 @asynccontextmanager
-async def serving(made: MadeCluster, *, live: bool = True) -> AsyncIterator[str]:
+async def serving(made: MadeCluster, *, live: bool = True, grafana_url: str = "") -> AsyncIterator[str]:
     """The URL of the scheduler's server."""
     now = dt.datetime.now(dt.UTC)
     tls = ServerTls(make_certificate(("127.0.0.1",), make_ca(now, 30 * DAY), now, 10 * DAY))
@@ -207,9 +245,14 @@ async def serving(made: MadeCluster, *, live: bool = True) -> AsyncIterator[str]
                 raise KubeError("the agents are not asked here")
             return addresses
 
-        use = LiveUse(listed)
+        use = LiveUse(listed, clock=lambda: time.monotonic() - made.age_s)
         leader = Leadership("vcuda-scheduler-0")
-        made.views = ViewService(made.extender, leader, OneReader(), use, version="0.1.0")
+        made.views = ViewService(
+            *(made.extender, leader, TwoReaders(), use),
+            version="0.1.0",
+            grafana_url=grafana_url,
+            wall=lambda: time.time() - made.age_s,
+        )
         server = SchedulerServer(made, context=tls.context, version="0.1.0")
         await server.start("127.0.0.1", 0, end_within=1.0)
         try:

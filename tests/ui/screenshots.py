@@ -13,18 +13,23 @@ from playwright.async_api import Browser
 
 from sandbox.cluster.prerequisites import SCRIPTS
 from tests.ui.browser import Scheme, launched, visiting
-from tests.ui.cluster import serving, usual
+from tests.ui.cluster import large, serving, usual
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "pictures"
 PICTURED = Path(__file__).with_name("pictured.sha256")
 PICTURES: tuple[tuple[str, str, Scheme, tuple[int, int]], ...] = (
     ("page-nodes-light.png", "nodes", "light", (1280, 760)),
-    ("page-node-dark.png", "nodes/gpu-h100-1", "dark", (1280, 800)),
-    ("page-pending-light.png", "pending", "light", (1280, 480)),
+    ("page-node-dark.png", "nodes/gpu-h100-1", "dark", (1280, 700)),
+    ("page-namespaces-light.png", "namespaces?sort=idle:desc", "light", (1280, 640)),
+    ("page-pod-dark.png", "pods/serving/chat-7b-00", "dark", (1280, 700)),
+    ("page-pending-light.png", "pending", "light", (1280, 560)),
     ("page-events-dark.png", "events", "dark", (1280, 640)),
     ("page-pods-narrow.png", "pods", "light", (360, 740)),
+    ("page-240-nodes-light.png", "nodes?sort=idle:desc", "light", (1280, 760)),
 )
+_MADE = {"page-240-nodes-light.png": large}
+"""Of the others: `usual`."""
 _SERVED = (".js", ".css", ".html", ".svg")
 
 
@@ -46,9 +51,12 @@ async def _take(browser: Browser, url: str, picture: tuple[str, str, Scheme, tup
 async def main() -> None:
     subprocess.run([SCRIPTS / "packages", "chromium=chromium"], check=True)
     FOLDER.mkdir(exist_ok=True)
-    async with serving(usual()) as url, launched() as browser:
+    async with launched() as browser:
         for picture in PICTURES:
-            await _take(browser, url, picture)
+            made = _MADE.get(picture[0], usual)()
+            async with serving(made) as url:
+                await made.sample_as_long_ago(15)
+                await _take(browser, url, picture)
             print(FOLDER / picture[0], (FOLDER / picture[0]).stat().st_size)
     PICTURED.write_text(f"{page_hash()}\n")
 

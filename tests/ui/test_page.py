@@ -30,7 +30,7 @@ async def test_nodes_gpus_and_containers_are_shown_with_what_they_use(browser: B
         assert visit.page.url == f"{url}/ui/"
         await expect(visit.page.locator(".nodes > li")).to_have_count(8)
         await expect(visit.page.locator("#totals")).to_contain_text("1 problem")
-        tile = visit.page.get_by_label("GPU 4: 85 of 100 cores, 52 GiB of 80 GiB allocated, 44 % busy")
+        tile = visit.page.get_by_label("GPU 4: 85 of 100 cores, 52 of 80 GiB allocated, 44 % busy")
         await expect(tile.first).to_be_visible()
         ill = visit.page.locator(".gpu.unavailable").first
         await expect(ill).to_have_attribute("aria-label", re.compile("GPU 5: .*unavailable: .*Xid 79"))
@@ -53,6 +53,7 @@ async def test_pods_are_for_who_shows_a_token_which_stays_in_memory(browser: Bro
             await expect(visit.page.locator("#trouble")).to_contain_text(
                 "The pods of all namespaces are shown to those"
             )
+            await expect(visit.page.locator("#trouble")).to_contain_text("Paste one by the button Token…")
             await expect(visit.page.locator("#totals")).to_contain_text("1 problem")
             assert "llama" not in await visit.text()
         await visit.page.click("text=Token…")
@@ -76,8 +77,79 @@ async def test_waiting_pods_have_their_reasons_and_a_pod_its_explanation(browser
         await expect(visit.page.locator(".reasons")).to_contain_text("memory request larger than any GPU")
         await expect(visit.page.locator("tbody tr")).to_have_count(2)
         await visit.open(f"{url}/ui/#/pods/research/sweep-11")
-        await expect(visit.page.locator(".sentence")).to_contain_text("the pod fits on none of the 8 nodes")
+        await expect(visit.page.locator(".sentence")).to_be_visible()
+        await expect(visit.page.locator(".facts")).to_contain_text("Asked for60 cores, 100 GiBNodenone yet")
+        await expect(visit.page.locator("main")).to_contain_text("Why pending")
         assert visit.problems == []
+
+
+async def test_use_stands_beside_what_is_allocated_and_the_most_idle_first(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/namespaces")
+        await expect(visit.page.locator("#totals")).to_contain_text("2,170 of 5,200 allocated, 1,072 used")
+        await expect(visit.page.locator("#totals")).to_contain_text("(48 of 52 GPUs report)")
+        await expect(visit.page.locator("#totals")).to_contain_text("5 unavailable (4 on nodes with a problem)")
+        names = visit.page.locator("tbody .main")
+        await expect(names).to_have_text(["batch", "research", "serving", "training"])
+        await expect(visit.page.locator("tfoot")).to_contain_text("Sum of 4301,073 of 2,170")
+        await visit.page.select_option("[data-filter=sort]", "idle:desc")
+        await expect(names.first).to_have_text("research")
+        await expect(visit.page.locator("tbody tr").first).to_contain_text("153 (96 %)")
+        await names.first.locator("a").click()
+        await expect(visit.page.locator("[data-filter=namespace]")).to_have_value("research/")
+        await expect(visit.page.locator("tbody tr")).to_have_count(9)
+        await visit.page.select_option("[data-filter=sort]", "idle:desc")
+        await expect(names.first).to_have_text("research/notebook-ann-31")
+        await visit.page.fill("[data-filter=namespace]", "b")
+        await expect(names).to_have_count(6)
+        await visit.page.fill("[data-filter=name]", "render-1")
+        await expect(names).to_have_text(["batch/render-1"])
+        row = visit.page.locator("tbody tr")
+        await expect(row).to_contain_text("100 of 10064 of 80 GiB")
+        await row.get_by_role("link", name="1", exact=True).click()
+        await expect(visit.page.locator(".gpu-card.chosen h2")).to_contain_text("GPU 1")
+        assert visit.problems == []
+
+
+async def test_a_pod_has_its_gpu_its_use_and_the_last_quarter_of_an_hour(browser: Browser) -> None:
+    made = usual()
+    async with serving(made, grafana_url="https://grafana.example.org/") as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/pods/serving/chat-7b-00")
+        main = visit.page.locator("main")
+        await expect(main).to_contain_text("No samples yet: vcuda-scheduler-0 keeps one a minute")
+        await expect(visit.page.locator(".facts")).to_contain_text("Allocated40 cores, 24 GiBNodegpu-a100-1")
+        await expect(visit.page.locator("tbody tr")).to_contain_text("36 of 404018 of 24 GiB")
+        assert made.views is not None
+        await made.views.sample()
+        await visit.page.keyboard.press("r")
+        await expect(main).to_contain_text("Cores 36 used on average, at most 36; 40 allocated")
+        await expect(main).to_contain_text("vcuda-scheduler-0 has no older samples.")
+        link = main.get_by_role("link", name="Longer history in Grafana")
+        dashboard = "https://grafana.example.org/d/vcuda-namespace?var-namespace=serving&var-pod=chat-7b-00"
+        await expect(link).to_have_attribute("href", dashboard)
+        await main.get_by_role("link", name="GPU 4").click()
+        await expect(visit.page.locator(".gpu-card.chosen h2")).to_contain_text("GPU 4")
+        assert (visit.strangers(url), visit.problems) == ([], [])
+
+
+async def test_a_tenant_sees_his_pods_and_the_other_namespaces_as_sums(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser, token="tenant") as visit:
+        await visit.open(f"{url}/ui/#/namespaces")
+        await expect(visit.page.locator("tbody .main")).to_have_text(["research", "other namespaces"])
+        for where, about in (("pods", "research/notebook-bob"), ("events", "research/sweep-11")):
+            await visit.page.evaluate(f"location.hash = '#/{where}'")
+            await expect(visit.page.locator("tbody")).to_contain_text(about)
+            assert "training/" not in await visit.text()
+        assert visit.problems == []
+
+
+async def test_an_empty_cluster_says_what_to_do(browser: Browser) -> None:
+    async with serving(MadeCluster()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        await expect(visit.page.locator("main")).to_contain_text("kubectl label node NODE nvidia-device-enable=enable")
+        await expect(visit.page.locator("#totals")).to_contain_text("none with GPUs yet")
+        await visit.page.keyboard.press("3")
+        await expect(visit.page.locator("main")).to_contain_text("No pod requests a GPU now.")
 
 
 async def test_claims_are_shown_beside_the_device_plugin(browser: Browser) -> None:
@@ -174,19 +246,19 @@ async def test_everything_is_reached_by_keys(browser: Browser) -> None:
         await visit.open(f"{url}/ui/")
         await visit.page.keyboard.press("Tab")
         await expect(visit.page.locator(".skip")).to_be_focused()
-        await visit.page.locator(".nodes .name").first.focus()
-        outline = "getComputedStyle(document.activeElement).outlineStyle"
-        await visit.page.keyboard.press("Tab")
-        assert await visit.page.evaluate(outline) == "solid"
+        row, stops = visit.page.locator("[data-row]:focus"), 1
+        while not await row.count():
+            await visit.page.keyboard.press("Tab")
+            stops += 1
+        assert stops <= 30
+        assert await visit.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
         await visit.page.keyboard.press("Enter")
         await expect(visit.page.locator("h1")).to_have_text("gpu-a100-1")
         await expect(visit.page.locator("main")).to_be_focused()
-        await visit.page.keyboard.press("u")
-        await expect(visit.page.locator("h1")).to_have_text("Nodes")
-        await visit.page.keyboard.press("3")
-        await expect(visit.page.locator("h1")).to_have_text("Pending pods")
-        await visit.page.keyboard.press("4")
-        await expect(visit.page.locator("h1")).to_have_text("Events")
+        await visit.page.keyboard.press("Escape")
+        for key, title in enumerate(("Nodes", "Namespaces", "Pods", "Pending pods", "Events"), 1):
+            await visit.page.keyboard.press(str(key))
+            await expect(visit.page.locator("h1")).to_have_text(title)
         await visit.page.keyboard.press("?")
         await expect(visit.page.locator("#keys-dialog")).to_be_visible()
         await visit.page.keyboard.press("Escape")
@@ -197,6 +269,33 @@ async def test_everything_is_reached_by_keys(browser: Browser) -> None:
 
 _UNNAMED = """[...document.querySelectorAll('a,button,input,select')]
     .filter((e) => !e.ariaLabel && !e.textContent.trim() && !e.labels?.length).length"""
+
+
+async def test_rows_are_moved_through_as_in_k9s(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/pods")
+        focused = visit.page.locator("[data-row]:focus")
+        for key, name in (("j", "eval-0"), ("j", "eval-1"), ("ArrowDown", "eval-2"), ("k", "eval-1"), ("r", "eval-1")):
+            await visit.page.keyboard.press(key)
+            await expect(focused).to_have_text(f"batch/{name}")
+        await visit.page.keyboard.press("/")
+        await visit.page.keyboard.type("notebook")
+        await expect(visit.page.locator("tbody tr")).to_have_count(7)
+        await visit.page.keyboard.press("Escape")
+        for key in ("j", "j", "j"):
+            await visit.page.keyboard.press(key)
+        await visit.page.keyboard.press("Enter")
+        await expect(visit.page.locator("h1")).to_have_text("research/notebook-ann-11 bound")
+        await visit.page.keyboard.press("Escape")
+        await expect(visit.page.locator("tbody tr")).to_have_count(7)
+        await expect(visit.page.locator("[data-row][tabindex='0']")).to_have_text("research/notebook-ann-11")
+        await visit.page.keyboard.press("Enter")
+        await expect(visit.page.locator("h1")).to_have_text("research/notebook-ann-11 bound")
+        for _ in range(2):
+            await visit.page.keyboard.press("Escape")
+            await expect(visit.page.locator("h1")).to_have_text("Pods")
+        await expect(visit.page.locator("[data-filter=name]")).to_have_value("")
+        await expect(visit.page.locator("tbody tr")).not_to_have_count(7)
 
 
 async def test_focus_stays_where_it_is_when_the_page_refreshes(browser: Browser) -> None:
@@ -215,7 +314,7 @@ async def test_focus_stays_where_it_is_when_the_page_refreshes(browser: Browser)
 @pytest.mark.parametrize("size", [(360, 740), (1440, 900)])
 async def test_it_is_readable_light_dark_wide_and_narrow(browser: Browser, scheme: str, size: tuple[int, int]) -> None:
     async with serving(usual()) as url, visiting(browser, scheme=scheme, size=size) as visit:  # type: ignore[arg-type]
-        for where in ("nodes", "nodes/gpu-a100-1", "pods", "pending", "events", "pods/research/sweep-11"):
+        for where in _SCREENS:
             await visit.open(f"{url}/ui/#/{where}")
             assert await visit.page.evaluate("document.documentElement.scrollWidth") <= size[0]
             assert await visit.page.evaluate(_FAINT) == []
@@ -223,6 +322,10 @@ async def test_it_is_readable_light_dark_wide_and_narrow(browser: Browser, schem
         assert (sum(map(int, re.findall(r"\d+", back))) < 200) == (scheme == "dark")
 
 
+_SCREENS = (
+    *("nodes", "nodes/gpu-a100-1", "namespaces", "pods", "pending", "events"),
+    *("pods/research/sweep-11", "pods/serving/chat-7b-00"),
+)
 _FAINT = """() => {
     const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
     const linear = (c) => c <= 10 ? c / 3295 : ((c / 255 + 0.055) / 1.055) ** 2.4;
@@ -249,7 +352,7 @@ async def test_a_broken_connection_is_said_and_repaired(browser: Browser) -> Non
         made.broken = 503
         await visit.page.keyboard.press("r")
         await expect(visit.page.locator("#trouble")).to_have_text(
-            re.compile(r"Not ready yet: nodes\. Trying again in \d+ s\.")
+            re.compile(r"The scheduler is not ready yet: nodes\. Trying again in \d+ s\.")
         )
         await expect(visit.page.locator(".nodes > li")).to_have_count(8)
         made.broken = 0

@@ -146,7 +146,7 @@ class PodsQuery(msgspec.Struct, frozen=True):
     allowed: frozenset[str] | None = None
 
     def has(self, namespace: str) -> bool:
-        return is_among(namespace, self.namespace) and (self.allowed is None or namespace in self.allowed)
+        return _is_allowed(namespace, self.namespace, self.allowed)
 
 
 class NamespacesQuery(msgspec.Struct, frozen=True):
@@ -170,7 +170,7 @@ def is_among(namespace: str, asked: str) -> bool:
 class EventsQuery(msgspec.Struct, frozen=True):
     """Empty strings and None ask for all; with a namespace, for events about its pods only.
 
-    `allowed`: the namespaces whose pods the caller may read; events of nodes and GPUs name no pods.
+    `namespace` and `allowed` as of `PodsQuery`; events of nodes and GPUs name no pods and are for all callers.
     """
 
     page: PageQuery = PageQuery(descending=True)
@@ -180,8 +180,11 @@ class EventsQuery(msgspec.Struct, frozen=True):
     allowed: frozenset[str] | None = None
 
     def has(self, namespace: str) -> bool:
-        is_allowed = self.allowed is None or not namespace or namespace in self.allowed
-        return self.namespace in ("", namespace) and is_allowed
+        return _is_allowed(namespace, self.namespace, self.allowed)
+
+
+def _is_allowed(namespace: str, asked: str, allowed: frozenset[str] | None) -> bool:
+    return is_among(namespace, asked) and (allowed is None or not namespace or namespace in allowed)
 
 
 def nodes_query(asked: Mapping[str, str]) -> NodesQuery:

@@ -1,0 +1,131 @@
+/* One pod: its containers with their GPUs, limits and use, the last quarter of an hour, and why it is there or pending.
+   In: OnePodView, or none for a pod that has ended; an explanation, or none. Out: elements. Invariant: what it asked for and what is
+   allocated to it are two things; what this replica has not seen it says. */
+
+import { Refusal } from './api.js';
+import { h } from './dom.js';
+import { BLOCK, age, cores, count, isKnown, lasting, memory, minute } from './format.js';
+import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, gpuAddress, grafana, memoryCell, nodeAddress, stage } from './parts.js';
+import { amounts } from './pods.js';
+
+export async function load(api, route, signal, live) {
+  const [namespace, name] = route.names;
+  const path = `view/pods/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+  const [pod, why] = await Promise.all([
+    perhaps(api.get(path, { live: live ? 1 : undefined }, signal)),
+    perhaps(api.get('explain', { pod: `${namespace}/${name}` }, signal)),
+  ]);
+  if (pod instanceof Refusal && why instanceof Refusal) throw pod;
+  return { pod: pod instanceof Refusal ? null : pod, why: why instanceof Refusal ? null : why };
+}
+
+/** Not found is an answer. */
+async function perhaps(asked) {
+  try {
+    return await asked;
+  } catch (error) {
+    if (error instanceof Refusal && (error.status === 404 || error.status === 421)) return error;
+    throw error;
+  }
+}
+
+export function draw(found, route, cluster) {
+  const row = found.pod?.item;
+  const [namespace, name] = route.names;
+  return [
+    h('p', { class: 'path' }, h('a', { href: '#/pods', 'data-action': 'up' }, 'Pods'), ' / '),
+    h('h1', {}, `${namespace}/${name} `, row && stage(row.stage)),
+    found.why && !found.why.node && h('p', { class: 'sentence' }, found.why.sentence),
+    row?.reason && row.stage !== 'pending' && h('p', { class: 'problem' }, row.reason),
+    row && facts(row, found.pod.at),
+    row && containers(row),
+    row?.node && history(found.pod, row),
+    row && grafana(cluster, 'vcuda-namespace', { namespace, pod: name }),
+    found.why && explanation(found.why),
+  ].flat(2).filter(Boolean);
+}
+
+function facts(row, now) {
+  const has = amounts(row);
+  const text = `${cores(has.cores)} cores, ${allocatedMemory(has.blocks)}`;
+  const pairs = [[row.node ? 'Allocated' : 'Asked for', text], ['Node', row.node ? h('a', { href: nodeAddress(row.node) }, row.node) : 'none yet'],
+    ['Age', age(row.created, now)], ['Priority', count(row.priority)], ['Scheduler', row.scheduler || '–'], row.gang && ['Gang', row.gang]];
+  return h('dl', { class: 'facts' }, pairs.filter(Boolean).map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+}
+
+function containers(row) {
+  const parts = row.containers.flatMap((each) => (each.shares.length ? each.shares.map((share) => [each, share]) : [[each, null]]));
+  const columns = [['Container', 'main'], ['GPU', ''], [row.node ? CORES : 'Cores', 'num'], ['Limit now', 'num'],
+    [row.node ? MEMORY : 'Memory', 'num'], ['Most memory', 'num'], ['Refused', 'num'], ['Throttled', 'num']];
+  return h('div', { class: 'scroll' }, h('table', { class: 'list' },
+    h('caption', { class: 'hidden' }, 'Containers, their GPUs, limits and use'),
+    h('thead', {}, h('tr', {}, columns.map(([name, kind]) => h('th', { scope: 'col', class: kind }, name)))),
+    h('tbody', {}, parts.map(([container, share]) => part(row.node, container, share)))));
+}
+
+function part(node, container, share) {
+  const live = share?.live;
+  return h('tr', { 'data-key': `${container.name} ${share?.uuid ?? ''}` },
+    h('td', { class: 'main' }, container.name, ' ', claimNote(container), (container.over_limit ?? []).map((text) => h('span', { class: 'problem' }, text))),
+    h('td', { 'data-name': 'GPU', class: 'whole span' }, share ? gpu(node, share) : 'not chosen yet'),
+    coresCell((share ?? container).cores, node ? live?.cores_used ?? null : undefined),
+    h('td', { class: 'num', 'data-name': 'Limit now' }, cores(live?.cores_in_force)),
+    memoryCell((share ?? container).blocks, node ? live?.memory_used_bytes ?? null : undefined),
+    h('td', { class: 'num', 'data-name': 'Most memory' }, memory(live?.memory_peak_bytes)),
+    h('td', { class: 'num', 'data-name': 'Refused' }, isKnown(live?.memory_refusals) ? count(live.memory_refusals) : '–'),
+    h('td', { class: 'num', 'data-name': 'Throttled' }, isKnown(live?.throttled_seconds) ? lasting(live.throttled_seconds) : '–'));
+}
+
+const gpu = (node, share) => [h('a', { href: gpuAddress(node, share.uuid) }, `GPU ${share.minor ?? 'gone'}`), h('span', { class: 'small uuid' }, share.uuid)];
+
+function history(found, row) {
+  const samples = found.history;
+  if (!samples.length) {
+    const sentence = `No samples yet: ${found.replica} keeps one a minute from when it started or this page was first open.`;
+    return [h('h2', {}, 'The last quarter of an hour'), h('p', { class: 'small' }, sentence)];
+  }
+  const has = amounts(row);
+  return [
+    h('h2', {}, `Use from ${minute(samples[0].at)} to ${minute(samples.at(-1).at)}`),
+    h('div', { class: 'courses' },
+      course('Cores', 'cores', samples, (each) => each.cores_used, has.cores, cores),
+      course('Memory', 'memory', samples, (each) => each.memory_used_bytes, has.blocks * BLOCK, memory)),
+    throttling(samples),
+    samples.length < 15 && h('p', { class: 'small' }, `${found.replica} has no older samples.`),
+  ];
+}
+
+/** A column for each sample, as high as its part of what is allocated, or of the most where that is more. */
+function course(title, kind, samples, of, allocated, text) {
+  const known = samples.map(of).filter(isKnown);
+  const top = Math.max(allocated, ...known, 1e-9);
+  const mean = known.reduce((sum, each) => sum + each, 0) / Math.max(1, known.length);
+  const words = known.length ? `${text(mean)} used on average, at most ${text(Math.max(...known))}` : 'not measured';
+  return h('figure', { class: `course ${kind}` },
+    h('figcaption', {}, h('b', {}, title), ` ${words}; ${text(allocated)} allocated`),
+    h('div', { class: 'columns', 'aria-hidden': 'true', style: { '--allocated': `${(100 * allocated) / top}%` } },
+      samples.map((each) => h('span', { title: `${minute(each.at)}: ${text(of(each))}` }, h('i', { style: { height: `${(100 * (of(each) ?? 0)) / top}%` } })))));
+}
+
+function throttling(samples) {
+  const known = samples.filter((each) => isKnown(each.throttled_seconds));
+  if (known.length < 2) return null;
+  const time = known.at(-1).throttled_seconds - known[0].throttled_seconds;
+  const sentence = `Throttled for ${lasting(time)} in this time, summed over its threads: it would be faster with more cores.`;
+  return h('p', { class: 'small' }, time > 0 ? sentence : 'Not throttled in this time.');
+}
+
+function explanation(why) {
+  const reasons = Object.entries(why.reasons ?? {});
+  if (why.node && !why.why?.length) return null;
+  return [
+    h('h2', {}, why.node ? 'Why here' : 'Why pending'),
+    !why.node && why.asked?.length > 0 && h('p', { class: 'small' }, `Asked for: ${why.asked.join('; ')}`),
+    why.condition && h('p', { class: 'small' }, `kube-scheduler says: ${why.condition}`),
+    why.why?.length > 0 && h('ul', { class: 'plain' }, why.why.map((text) => h('li', {}, text))),
+    reasons.length > 0 && [h('h2', {}, 'Nodes by reason'), h('ul', { class: 'reasons' }, reasons.map(([text, number]) => h('li', {}, h('b', {}, count(number)), h('span', {}, text))))],
+    why.nodes?.length > 0 && [h('h2', {}, 'Nodes'), h('ul', { class: 'verdicts' }, why.nodes.map((each) => h('li', {},
+      h('a', { href: nodeAddress(each.node) }, each.node), h('span', {}, each.reason), each.change && h('span', { class: 'small' }, each.change))))],
+    why.left_out > 0 && h('p', { class: 'small' }, `${count(why.left_out)} more nodes are not listed.`),
+  ];
+}
