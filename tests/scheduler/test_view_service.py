@@ -267,9 +267,9 @@ async def test_a_prefix_shows_the_pods_of_namespaces_that_the_caller_may_read(
     _, mine = await asked(service, "/view/events", {"namespace": "*"}, token="of-d")
     _, everything = await asked(service, "/view/events", {"namespace": "*"}, token="good")
     assert [{event["namespace"] for event in each["items"]} for each in (mine, everything)] == [
-        {"d"},
+        {"d", ""},
         {"d", "secret", ""},
-    ]
+    ], "events of nodes and GPUs name no pods"
     _, found = await asked(service, "/view/pods", {"namespace": "*", "name": "THEIR"}, token="good")
     assert [row["pod"] for row in found["items"]] == ["theirs"]
 

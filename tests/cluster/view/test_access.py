@@ -74,7 +74,7 @@ async def test_who_may_list_the_pods_reads_about_them(subtests: pytest.Subtests)
 
 
 async def test_a_token_for_vcuda_of_an_account_shows_the_pods_of_its_namespace() -> None:
-    """Those who may make it, or pods in the namespace, act for the namespace; the account itself has no right at all."""
+    """Those who may make it, or pods in the namespace, act for the namespace; the account itself has no right."""
     name = "system:serviceaccount:team:default"
     ours, mounted = jwt(aud=["vcuda"], sub=name), jwt(aud=["https://kubernetes"], sub=name)
     made = server(tokens={(ours, "vcuda"): name, (mounted, ""): name}, rights={name: ()})
