@@ -1,7 +1,7 @@
-"""Makes the reference pages from the code: settings and metrics of agent and scheduler, the driver's functions, values.
+"""Makes the reference pages from the code: settings, metrics and log events, the driver's functions, values.
 
-In: `AGENT`, `SCHEDULER`, the two `FAMILIES`, `driver_functions` and `chart_values`. Out: `PAGES`, or with --check
-an exit status that says whether what is committed is the same. Run as scripts/docs.
+In: `AGENT`, `SCHEDULER`, the two `FAMILIES`, `log_events`, `driver_functions` and `chart_values`. Out: `PAGES`, or with
+--check an exit status that says whether what is committed is the same. Run as scripts/docs.
 """
 
 import sys
@@ -14,7 +14,7 @@ from deviceplugin.config.agent import AGENT
 from deviceplugin.config.command import API_VERSION, Program, Setting
 from deviceplugin.config.scheduler import SCHEDULER
 from deviceplugin.observe.metrics import FAMILIES
-from scripts import chart_values, driver_functions
+from scripts import chart_values, driver_functions, log_events
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = "<!-- made by scripts/docs; edit the code instead -->"
@@ -164,6 +164,10 @@ def functions() -> str:
     return driver_functions.page(GENERATED)
 
 
+def logged() -> str:
+    return log_events.page(GENERATED)
+
+
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
@@ -174,6 +178,7 @@ PAGES = {
     "docs/reference/scheduler-flags.md": scheduler_flags,
     "docs/reference/metrics.md": metrics,
     "docs/reference/scheduler-metrics.md": scheduler_metrics,
+    "docs/reference/log-events.md": logged,
     "docs/reference/driver-functions.md": functions,
     "daemonset/chart/values.schema.json": chart_values.schema,
     "daemonset/chart/README.md": chart_values.readme,

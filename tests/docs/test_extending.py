@@ -1,37 +1,130 @@
-"""The examples of the recipes for policies run, and do what the page says."""
+"""docs/extending.md, followed literally: its blocks of code are put where it says, and the tests that it names pass.
 
+In: the page; a clone of the tree under test. What the page leaves to the reader ("in the order of the code") is done
+here.
+"""
+
+import json
+import os
 import re
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from textwrap import dedent
-from typing import Any
+from textwrap import dedent, indent
 
-from deviceplugin.model.request import Request
-from deviceplugin.placement import nodes
-from deviceplugin.placement.candidates import Selection, survey
-from tests.placement.nodes import snapshot
+import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/extending.md"
-_EXAMPLE = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+from tests.scripts.released import ROOT, clone
 
+pytestmark = pytest.mark.timeout(900)
 
-def function(name: str, given: dict[str, Any]) -> Any:
-    """The function, defined where the names in `given` are known."""
-    texts = (dedent(found[2]) for found in _EXAMPLE.finditer(PAGE.read_text()))
-    (text,) = (text for text in texts if f"def {name}(" in text)
-    exec(text, given)
-    return given[name]
+PAGE = ROOT / "docs/extending.md"
+_BLOCK = re.compile(r"^( *)```(?:python|c|diff)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
-def test_smallest_prefers_the_node_with_the_fewest_gpus_then_with_the_fewest_free_cores() -> None:
-    smallest = function("_smallest", dict(vars(nodes)))
-    two, eight, used = ((2, 200), (8, 800), (8, 700))
-    scores = [smallest(nodes.Totals(gpus, cores, 0, 0)) for gpus, cores in (two, used, eight)]
-    assert scores == sorted(scores)
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A section of the page: its blocks in their order, and a tree that may be changed."""
+
+    blocks: tuple[str, ...]
+    tree: Path
+
+    def put(self, block: int, file: str, anchor: str, *, before: bool = False, depth: int = 0) -> None:
+        """Beside the first line that begins so, as deep as that, or so many blanks less or more."""
+        path = self.tree / file
+        lines = path.read_text().splitlines(keepends=True)
+        at = next(number for number, line in enumerate(lines) if line.lstrip().startswith(anchor))
+        blanks = len(lines[at]) - len(lines[at].lstrip()) + depth
+        lines.insert(at + (not before), indent(self.blocks[block], " " * blanks))
+        path.write_text("".join(lines))
+
+    def run(self, *words: str) -> None:
+        """A module of Python in the tree, which is imported from there."""
+        environment = {**os.environ, "PYTHONPATH": str(self.tree)}
+        environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=self.tree, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+    def test(self, *words: str) -> None:
+        self.run("pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", "-m", "not (e2e or programs or root)", *words)
 
 
-def test_oldest_takes_the_lowest_minor_numbers_that_fit() -> None:
-    oldest = function("oldest", {})
-    selection: Selection = oldest(survey(Request(200, 0), snapshot(4, used={0: (50, 8)})).candidates)
-    assert [view.gpu.minor for view in selection.chosen] == [1, 2]
-    assert selection.reason == "GPUs 1 and 2: the first of 3 that fit"
-    assert selection.against() == {"GPU-3": "fits, but has a higher minor number than GPUs 1 and 2"}
+def recipe(heading: str, tmp_path: Path) -> Recipe:
+    _, _, rest = PAGE.read_text().partition(f"## {heading}\n")
+    section = rest.partition("\n## ")[0]
+    tree = clone(tmp_path / "tree")
+    for built in ("library/build", "emulator/build"):
+        (tree / built).symlink_to(ROOT / built)
+    return Recipe(tuple(dedent(text).removeprefix("+") for _, text in _BLOCK.findall(section)), tree)
+
+
+def test_a_node_policy(tmp_path: Path) -> None:
+    found = recipe("A node policy", tmp_path)
+    found.put(0, "deviceplugin/model/preferences.py", 'FRAGMENTATION = "fragmentation"')
+    nodes = "deviceplugin/placement/nodes.py"
+    found.put(1, nodes, "def _parts(", before=True)
+    found.put(2, nodes, "case NodePolicy.FRAGMENTATION:", before=True)
+    found.put(3, "tests/placement/test_nodes.py", "NodePolicy.FRAGMENTATION: (")
+    _to_the_schema(found.tree)
+    _to_the_page(found.tree)
+    found.run("scripts.reference")
+    found.run("scripts.pictures")
+    docs = ("test_policies.py", "test_pictures.py", "test_reference.py")
+    found.test(
+        "tests/placement/test_nodes.py",
+        "tests/config",
+        "tests/simulate/test_other_pods.py",
+        *(f"tests/docs/{name}" for name in docs),
+    )
+
+
+def _to_the_schema(tree: Path) -> None:
+    path = tree / "daemonset/chart/values.schema.json"
+    schema = json.loads(path.read_text())
+    schema["properties"]["scheduler"]["properties"]["nodePolicy"]["enum"].append("smallest")
+    path.write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
+
+
+def _to_the_page(tree: Path) -> None:
+    path = tree / "docs/policies.md"
+    row = "| `smallest` | the node with the fewest GPUs; then the fewest free cores | large nodes stay free | - |\n"
+    text = path.read_text()
+    last = re.search(r"^\| `fragmentation` \(default\) \|.*\n", text, re.MULTILINE)
+    assert last is not None
+    path.write_text(text[: last.end()] + row + text[last.end() :])
+
+
+def test_the_same_policy_by_single_gpus(tmp_path: Path) -> None:
+    found = recipe("A node policy", tmp_path)
+    found.put(0, "deviceplugin/model/preferences.py", 'FRAGMENTATION = "fragmentation"')
+    nodes = "deviceplugin/placement/nodes.py"
+    path = found.tree / nodes
+    path.write_text(
+        path.read_text().replace(
+            "case NodePolicy.FRAGMENTATION:", "case NodePolicy.FRAGMENTATION | NodePolicy.SMALLEST:"
+        )
+    )
+    (last,) = re.findall(r"def _on_gpus.*?\n(        return [^\n]*\n)\n", path.read_text(), re.DOTALL)
+    found.put(4, nodes, last.strip(), before=True)
+    found.put(3, "tests/placement/test_nodes.py", "NodePolicy.FRAGMENTATION: (")
+    found.test("tests/placement/test_nodes.py", "-k", "prefers")
+
+
+def test_a_health_rule(tmp_path: Path) -> None:
+    found = recipe("A health rule", tmp_path)
+    health, device = "deviceplugin/hardware/health.py", "deviceplugin/hardware/device.py"
+    found.put(0, health, "locked: bool | None = None")
+    found.put(1, health, "return self.fabric.reason if", before=True)
+    found.put(2, device, "_corrected, _uncorrected, pending, failed")
+    found.put(3, device, "fabric=self.fabric(),")
+    found.put(4, "tests/hardware/stub/driver.c", "int nvmlDeviceGetGpuFabricInfoV(", before=True)
+    conditions = "tests/hardware/test_condition.py"
+    found.put(5, conditions, '"nvmlDeviceGetRemappedRows.0": (')
+    orders, text = '(("remapped.0", "0 1"), ', (found.tree / conditions).read_text()
+    assert text.count(orders) == 1
+    (found.tree / conditions).write_text(text.replace(orders, f"{orders}{found.blocks[6].strip()}, "))
+    found.put(7, conditions, "Condition(locked=True): LOCKED,")
+    found.test(conditions, "tests/hardware/test_health.py", "tests/hardware/test_xid.py")
