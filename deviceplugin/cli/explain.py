@@ -158,10 +158,14 @@ def _short_lines(node: NodeVerdict) -> list[str]:
     for gpu in node.gpus:
         if not gpu.nearest:
             alike.setdefault(gpu.against, []).append(gpu.minor)
-    others = [f"  {gpus_text(minors)}: {against or 'fits'}" for against, minors in alike.items()]
+    others = [f"  {gpus_text(minors)}: {against or _fit(len(minors))}" for against, minors in alike.items()]
     if len(others) > _MOST_OTHERS:
         others = [f"  {len(node.gpus) - len(nearest)} further GPUs: see --all"]
     return [*_node_heading(node), *_cut_list(lines, _MOST_GPU_LINES), *others]
+
+
+def _fit(gpus: int) -> str:
+    return "fits" if gpus == 1 else "fit"
 
 
 def _holders_text(gpu: GpuVerdict) -> str:

@@ -382,7 +382,7 @@ EVENTS: Kind[ClusterEventRow] = Kind(
         Field("NODE", rank=3, text=lambda row, _: row.node),
         Field("COUNT", rank=8, wide=True, right=True, text=lambda row, _: str(row.count)),
         Field("FIRST SEEN", rank=8, wide=True, right=True, text=lambda row, at: q.age(at - row.first)),
-        Field("MESSAGE", rank=1, text=lambda row, _: row.sentence),
+        Field("MESSAGE", rank=1, below=True, text=lambda row, _: row.sentence),
     ),
     sorts={"age": Sort(lambda row: (row.at,), largest_first=False)},
     name=_object,

@@ -241,6 +241,8 @@ async def test_the_reason_is_whole_at_80_columns(tmp_path: Path) -> None:
         assert said[2] == "  memory request larger than any GPU (7 of 8 nodes), vcuda agent is down (1)"
         for words in (("nodes",), ("top",)):
             assert "  vcuda agent is down" in (await run(*words, *reach, env=env)).stdout.splitlines()
+        events = (await run("events", "-A", *reach, env=env)).stdout.splitlines()
+        assert events[-1] == "  0/8 nodes are available: memory request larger than any GPU."
 
 
 async def test_the_document_of_nodes_has_gpus_only_where_they_were_asked_for(tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(
     for last in ["q", "SIGINT", "SIGTERM"]:
         with subtests.test(last=last):
             scene = cluster()
+            scene.namespaces = [NamespaceRow("research", 1, 50, 40, 48.6, 1.4)]
             async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "1") as page:
                 before = termios.tcgetattr(page.descriptor)
                 await page.sees("nodes: 2   by name", "node-b", "q quit   ? help", "\x1b[?1049h")
@@ -206,8 +207,12 @@ async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(
                 await page.sees("gpus: 6   by name", "UTIL")
                 page.type("3")
                 await page.sees("pods in research: 1   by name", "THROTTLED")
-                page.type("T")
-                await page.sees("by throttled")
+                page.type("5")
+                await page.sees("namespaces: 1   by name", "research", "IDLE")
+                page.type("I")
+                await page.sees("by idle")
+                page.type("3T")
+                await page.sees("pods in research: 1   by throttled")
                 page.type("?")
                 await page.sees("sort by name, cores", "quit")
                 page.type("?")

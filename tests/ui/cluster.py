@@ -162,7 +162,7 @@ class MadeCluster:
             return error.status, msgspec.json.encode({"error": error.sentence, "leader": ""})
         found = await self.extender.explain(namespace, name, with_holders=reads_all)
         if found is None:
-            return 404, b'{"error": "pod not found", "leader": ""}'
+            return 404, msgspec.json.encode({"error": f"pod {namespace}/{name} not found", "leader": ""})
         return 200, msgspec.json.encode(found)
 
 

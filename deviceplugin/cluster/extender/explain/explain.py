@@ -37,7 +37,7 @@ from deviceplugin.cluster.extender.snapshot import ClusterSnapshot
 from deviceplugin.errors import ParseError, RequestError
 from deviceplugin.model.allocation import PodUid
 from deviceplugin.model.cluster_view import Explanation, GpuVerdict, NodeVerdict
-from deviceplugin.model.gpu import Gpu, GpuUuid
+from deviceplugin.model.gpu import Gpu, GpuUuid, Inventory
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.model.pod_request import PodRequest, placeable_request
 from deviceplugin.model.preferences import soft_line
@@ -99,15 +99,22 @@ def request_lines(asked: PodRequest) -> tuple[str, ...]:
     return tuple(f"container {each.name}: {request_text(each.request)}" for each in asked.containers)
 
 
-def hold_lines(held: PodHold) -> tuple[str, ...]:
-    """What a pod holds or will hold, by container."""
+def hold_lines(held: PodHold, info: NodeInfo | None) -> tuple[str, ...]:
+    """What is allocated or reserved for a pod, by container; `info`: of its node."""
+    inventory = None if info is None else info.inventory
     located = (
-        f"container {one.owner.name}: {share.cores} cores and {memory_text(share.blocks)} of {share.uuid}"
+        f"container {one.owner.name}: {share.cores} cores and {memory_text(share.blocks)} of "
+        f"{_gpu_name(share.uuid, inventory)}"
         for one in held.allocations
         for share in one.shares
     )
     unlocated = (f"container {each.name}: the node's agent has not reported its GPU yet" for each in held.unlocated)
     return (*located, *unlocated)
+
+
+def _gpu_name(uuid: GpuUuid, inventory: Inventory | None) -> str:
+    gpu = None if inventory is None else inventory.gpu(uuid)
+    return uuid if gpu is None else f"GPU {gpu.minor} ({uuid})"
 
 
 def holder_lines(info: NodeInfo, *, but: PodUid) -> Mapping[GpuUuid, list[str]]:
@@ -318,7 +325,7 @@ class Explain:
                 if held.is_bound and (held.pod.namespace, held.pod.name) == (namespace, name):
                     problem = f"; {held.problem}" if held.problem else ""
                     sentence = f"the pod is bound to node {node_info.name}{problem}"
-                    lines = hold_lines(held)
+                    lines = hold_lines(held, node_info)
                     why = why_lines(held.why, held.pod, held.node, held.allocations, node_info.inventory)
                     why += self._soft(self._cache.pod(held.pod.uid), node_info.name) if why else ()
                     return Explanation(f"{namespace}/{name}", sentence, node=node_info.name, asked=lines, why=why)
@@ -339,7 +346,7 @@ class Explain:
     async def _as_judged(self, verdict: LastVerdict, waiting: ClusterPod | None, with_holders: bool) -> Explanation:
         pod, refused = verdict.pod, verdict.refused
         held = tuple(self._cache.holds(pod.uid))
-        lines = tuple(line for each in held for line in hold_lines(each))
+        lines = tuple(line for each in held for line in hold_lines(each, self._cache.nodes.get(each.node)))
         lines += self._soft(pod, verdict.node)
         nodes: tuple[NodeVerdict, ...] = ()
         never_asked = uncompared = ""

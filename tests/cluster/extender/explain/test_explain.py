@@ -78,7 +78,7 @@ async def test_a_chosen_pod_says_where(extender: Extender, clock: Clock) -> None
     assert (await explained(extender, one)).node == "a"
     said = await explained(extender, one)
     assert said.sentence == "node a was chosen; its GPUs are reserved, and kube-scheduler has not bound the pod yet"
-    assert said.asked[-1] == "container main: 50 cores and 2 GiB of GPU-a-0"
+    assert said.asked[-1] == "container main: 50 cores and 2 GiB of GPU 0 (GPU-a-0)"
     clock.now += 61
     extender.expire()
     assert "has not bound the pod in time" in (await explained(extender, one)).sentence
