@@ -44,6 +44,11 @@ class Connection(msgspec.Struct, frozen=True):
         known = {name: value for name, value in given.items() if value is not None}
         return cls(**{"token": os.environ.get("VCUDA_TOKEN", ""), **known})
 
+    @property
+    def is_for_one_namespace(self) -> bool:
+        """Not for all that begin as `-n 'team-*'` says."""
+        return not self.namespace.endswith("*")
+
     def check(self) -> None:
         """ConfigError for options that do not go together."""
         if not self.url and (self.ca_file or self.insecure):
@@ -149,4 +154,5 @@ def connected(command: Function) -> Function:
 
 
 def all_namespaces_option(command: Function) -> Function:
-    return click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")(command)
+    text = "Pods of all namespaces; -n 'team-*': of those that begin with team-."
+    return click.option("-A", "--all-namespaces", is_flag=True, help=text)(command)

@@ -325,12 +325,17 @@ _EXAMPLES = (
     ("Pods with GPUs in the context's namespace.", "pods"),
     ("All pending pods, the oldest first, with the reason.", "pods -A --status pending --sort-by age"),
     ("Who is on a node.", "pods -A --node node-a"),
+    ("Pods by a part of their name, in namespaces that begin with team-.", "pods -n 'team-*' --name llm"),
 )
+
+
+named_option = click.option("--name", "named", default="", metavar="TEXT", help="Only pods whose name contains this.")
 
 
 @click.command("pods", cls=OperatorCommand, examples=_EXAMPLES)
 @all_namespaces_option
 @click.option("--node", "on_node", default="", help="Only pods on this node.", shell_complete=complete_node)
+@named_option
 @click.option(
     "--status",
     type=click.Choice([each.value for each in PodStage]),
@@ -338,13 +343,15 @@ _EXAMPLES = (
 )
 @listed(PODS.sorts)
 @connected
-def pods(all_namespaces: bool, on_node: str, status: str | None, shape: Shape, connection: Connection) -> None:
+def pods(
+    all_namespaces: bool, on_node: str, named: str, status: str | None, shape: Shape, connection: Connection
+) -> None:
     """List pods that request GPUs: node and GPUs of those that have them, and why the others are Pending.
 
     CORES are 1/100 of a GPU's time. Pending: no node is chosen. Reserved: GPUs are chosen, and the pod is being bound.
     Bound: the pod has its node. `explain` says more about one pod.
     """
-    query = {"stage": status} if status else {}
+    query = ({"stage": status} if status else {}) | ({"name": named} if named else {})
     _show(PODS, POD_ROWS, connection, query, shape, on_node=on_node, all_namespaces=all_namespaces)
 
 
@@ -365,7 +372,8 @@ def _show(
 
     found = asked(connection, read)
     rows = kind.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
-    show_rows(kind if all_namespaces else kind.without("NAMESPACE"), rows, at=found.at, shape=shape)
+    is_one = connection.is_for_one_namespace and not all_namespaces
+    show_rows(kind.without("NAMESPACE") if is_one else kind, rows, at=found.at, shape=shape)
 
 
 def _object(row: ClusterEventRow) -> str:

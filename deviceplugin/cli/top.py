@@ -16,7 +16,7 @@ import msgspec
 from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.nodes import GPU_USE, NODE_USE, gpu_entries
-from deviceplugin.cli.pods import CONTAINER_USE, NAMESPACE_ROWS, NAMESPACE_USE, POD_USE, container_entries
+from deviceplugin.cli.pods import CONTAINER_USE, NAMESPACE_ROWS, NAMESPACE_USE, POD_USE, container_entries, named_option
 from deviceplugin.cli.scheduler_client import NODE_ROWS, POD_ROWS, Found, RowList, SchedulerClient, asked
 from deviceplugin.cli.screen import INTERVAL_S, Page, watch
 from deviceplugin.cli.table import TOTAL, Kind, Shape, listed, show_rows
@@ -96,6 +96,7 @@ _WHAT = SettingType("a table", "|".join(TABLES), _read_what)
 @click.command("top", cls=OperatorCommand, examples=_EXAMPLES)
 @click.argument("what", type=_WHAT, default="nodes", metavar=f"[{_WHAT.metavar}]")
 @all_namespaces_option
+@named_option
 @click.option("--once", is_flag=True, help="Print one table also on a terminal.")
 @click.option(
     "--interval",
@@ -106,7 +107,15 @@ _WHAT = SettingType("a table", "|".join(TABLES), _read_what)
 )
 @listed(SORTS)
 @connected
-def top(what: str, all_namespaces: bool, once: bool, interval: float, shape: Shape, connection: Connection) -> None:
+def top(
+    what: str,
+    all_namespaces: bool,
+    named: str,
+    once: bool,
+    interval: float,
+    shape: Shape,
+    connection: Connection,
+) -> None:
     """Show what nodes, GPUs, pods, containers or namespaces use of what is allocated to them.
 
     CORES (1/100 of a GPU's time) and MEMORY are allocated; USED is what is used of it, measured by the node's agent,
@@ -119,11 +128,13 @@ def top(what: str, all_namespaces: bool, once: bool, interval: float, shape: Sha
     if shape.sort_by not in TABLES[what].kind.sorts:
         orders = ", ".join(TABLES[what].kind.sorts)
         raise ConfigError(f"--sort-by {shape.sort_by} is not an order of {what}; use {orders}")
+    if named and not TABLES[what].is_namespaced:
+        raise ConfigError(f"--name is a part of a pod's name, and {what} have none; give it with pods or containers")
     is_live = not once and shape.output in ("table", "wide") and is_terminal()
 
     async def show(client: SchedulerClient) -> None:
         namespace = "" if all_namespaces else client.namespace
-        screen = _Screen(client, what, shape.sort_by, shape.reverse, shape.output == "wide", namespace)
+        screen = _Screen(client, what, shape.sort_by, shape.reverse, shape.output == "wide", namespace, named)
         if is_live:
             first = partial(screen.page, live=False)
             await watch(screen.page, first=first, handle=screen.handle, keys=_KEYS, interval_s=interval)
@@ -134,7 +145,7 @@ def top(what: str, all_namespaces: bool, once: bool, interval: float, shape: Sha
 
 
 class _Screen(msgspec.Struct):
-    """What is shown now; keys change it. `namespace` is empty for all."""
+    """What is shown now; keys change it. `namespace` is empty for all, and may end with `*`: all that begin so."""
 
     client: SchedulerClient
     what: str
@@ -142,6 +153,7 @@ class _Screen(msgspec.Struct):
     reverse: bool
     wide: bool
     namespace: str
+    named: str = ""
 
     def handle(self, key: str) -> bool:
         words = list(TABLES)
@@ -195,8 +207,10 @@ class _Screen(msgspec.Struct):
 
     async def _read(self, table: TopTable, query: Mapping[str, str], *, most: int = 0) -> Found[Any]:
         within = {"namespace": self.namespace} if self.namespace and table.is_namespaced else {}
+        within |= {"name": self.named} if self.named and table.is_namespaced else {}
         return await self.client.rows(table.rows, {**query, **table.query, **within}, most=most)
 
     def _ordered(self, table: TopTable, found: Found[Any]) -> tuple[Kind[Any], list[Any]]:
         rows = table.kind.ordered(table.entries(found.rows), self.sort_by, reverse=self.reverse)
-        return table.kind.without("NAMESPACE") if self.namespace and table.is_namespaced else table.kind, rows
+        is_one = self.namespace and not self.namespace.endswith("*")
+        return table.kind.without("NAMESPACE") if is_one and table.is_namespaced else table.kind, rows

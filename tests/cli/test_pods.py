@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow, ContainerRow, PodStage, ShareSource
-from tests.cli.command_runner import vcuda
+from tests.cli.command_runner import run, vcuda
 from tests.cli.view_server import ACCOUNT, AT, REFUSED, SERVICE, TOKEN, Cluster, event, pod
+from tests.ui.cluster import serving, usual
 
 
 def cluster(**rights: Any) -> Cluster:
@@ -38,11 +39,27 @@ async def test_all_namespaces_have_a_column(tmp_path: Path) -> None:
     ]
 
 
+async def test_namespaces_that_begin_alike_and_parts_of_names_are_chosen_by_a_real_scheduler(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("good")
+    async with serving(usual()) as url:
+        reach = ("--url", url, "--insecure", "--token-file", str(token))
+        for words in (("pods",), ("top", "pods"), ("top", "containers")):
+            lines = (await run(*words, "-n", "ser*", "--name", "BED-1", *reach)).stdout.splitlines()
+            assert lines[0].startswith("NAMESPACE")
+            assert [line.split()[:2] for line in lines[1:]] == [["serving", "embed-10"]]
+        wrong = await run("top", "nodes", "--name", "x", *reach)
+        assert (wrong.exit_code, wrong.stderr.count("\n")) == (1, 1)
+        assert "--name is a part of a pod's name, and nodes have none" in wrong.stderr
+
+
 async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path, subtests: pytest.Subtests) -> None:
     cases: list[tuple[list[str], dict[str, str]]] = [
         (["-n", "shop"], {"namespace": "shop"}),
         (["-A", "--status", "pending"], {"stage": "pending"}),
         (["-A", "--node", "node/node-b"], {"node": "node-b"}),
+        (["-A", "--name", "llm"], {"name": "llm"}),
+        (["-n", "res*"], {"namespace": "res*"}),
     ]
     for args, asked in cases:
         with subtests.test(args=args):

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any
 
 import msgspec
@@ -176,7 +177,8 @@ class Cluster:
         if path == "/view/nodes":
             return self._page(NodesView, head, [_as_asked(each, query) for each in self.nodes], query)
         if path == "/view/pods":
-            wanted = [each for each in self.pods if query.get("namespace", each.namespace) == each.namespace]
+            wanted = [each for each in self.pods if fnmatch(each.namespace, query.get("namespace", "*"))]
+            wanted = [each for each in wanted if query.get("name", "") in each.pod]
             wanted = [each for each in wanted if query.get("stage", each.stage.value) == each.stage.value]
             return self._page(PodsView, head, wanted, query)
         if path == "/view/namespaces":
