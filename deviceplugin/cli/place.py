@@ -238,7 +238,7 @@ _MEMORY = SettingType("memory", "BLOCKS|QUANTITY", _read_memory)
     "--cordon", multiple=True, metavar="GPU", help="Cordon this GPU: it gets no new requests; may be repeated."
 )
 @click.option(
-    "--share-mode/--no-share-mode", default=True, show_default=True, help="Whether the node grants shares of GPUs."
+    "--share-mode/--no-share-mode", default=True, show_default=True, help="Whether the node allocates shares of GPUs."
 )
 @output_option("table", "json", "yaml")
 @click.option("--explain", is_flag=True, help="Also print why each other GPU was not chosen.")

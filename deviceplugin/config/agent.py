@@ -216,7 +216,7 @@ class DriverSettings:
 class AllocationSettings:
     """How the agent grants GPUs and records the grants."""
 
-    share_mode: bool = setting("share-mode", False, "Grant shares of a GPU; otherwise whole GPUs only.")
+    share_mode: bool = setting("share-mode", False, "Allocate shares of a GPU; otherwise whole GPUs only.")
     check_period: float = setting(
         "allocation-check-period",
         30.0,

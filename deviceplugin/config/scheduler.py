@@ -75,7 +75,7 @@ class ClusterSettings:
     claims: bool = setting(
         "dra",
         False,
-        "Show the GPUs that agents with --dra offer to ResourceClaims, and who holds them; the scheduler watches "
+        "Show the GPUs that agents with --dra offer to ResourceClaims, and their pods; the scheduler watches "
         "ResourceSlices and ResourceClaims.",
     )
     requests_per_second: int = setting(

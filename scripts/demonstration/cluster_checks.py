@@ -70,7 +70,7 @@ def every_arrival_runs(runs: Sequence[PolicyRun]) -> Check:
 
 def fragmentation_keeps_a_node_whole(runs: Iterable[PolicyRun]) -> Check:
     large = {run.policy: run.large for run in runs}
-    wrong = [] if large.get(FRAGMENTATION) else [f"with {FRAGMENTATION} the pod for 8 GPUs waits"]
+    wrong = [] if large.get(FRAGMENTATION) else [f"with {FRAGMENTATION} the pod for 8 GPUs is Pending"]
     if large.get(SPREAD):
         wrong.append(f"with {SPREAD} the pod for 8 GPUs found a node too")
     promise = f"{FRAGMENTATION} keeps a node free for 8 GPUs, {SPREAD} does not"
@@ -89,7 +89,7 @@ def runs_when_there_is_room(pod: str, condition: str, phase: str) -> Check:
     wrong = [] if phase == "Running" else [f"{pod} is {phase or 'not there'}"]
     if not condition.startswith("0/"):
         wrong.append(f"{pod} did not wait: {condition}")
-    return check("a waiting pod runs as soon as there is room", wrong, pod)
+    return check("a Pending pod runs as soon as there is room", wrong, pod)
 
 
 def nothing_is_lost(survivors: Sequence[Survivor]) -> Check:
@@ -169,6 +169,6 @@ def _disobedience(placed: Placed) -> Iterable[str]:
     if not placed.chosen:
         yield "has no allocation in its annotation"
     if placed.granted != placed.chosen:
-        yield f"was allocated {chosen}, and the agent on {placed.node or 'no node'} granted something else"
+        yield f"was allocated {chosen}, and the agent on {placed.node or 'no node'} allocated something else"
     if placed.visible != tuple(sorted(share.uuid for share in placed.chosen)):
         yield f"was allocated {chosen} and sees {', '.join(placed.visible) or 'nothing'}"

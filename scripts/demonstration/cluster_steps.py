@@ -49,7 +49,7 @@ SIMULATE = ("simulate", "--nodes", f"{EXAMPLE}-nodes.csv", "--pods", f"{EXAMPLE}
 
 async def show(home: Path, output: Output) -> None:
     output.title(
-        "Show 2: a cluster. vcuda scheduler chooses node and GPUs, and says why a pod waits.",
+        "Show 2: a cluster. vcuda scheduler chooses node and GPUs, and says why a pod is Pending.",
         "real: vcuda scheduler (extender and webhook), vcuda agent on two nodes, vcuda explain, vcuda simulate",
         "stand-ins: API server, kubelet, kube-scheduler, Volcano's scheduler, and a driver that emulates "
         f"{CLUSTER_GPUS} GPUs on each node",
@@ -102,7 +102,7 @@ class _ClusterRun:
         )
 
     async def place(self) -> None:
-        self.output.step("the extender chooses GPUs; the agent grants exactly these")
+        self.output.step("the extender chooses GPUs; the agent allocates exactly these")
         names = [name_of(PLAIN), name_of(HAMI)]
         async with self.cluster.kube_scheduler.at_work():
             await self._running(*names)
@@ -158,7 +158,7 @@ class _ClusterRun:
             ("", *PREFERS),
             ("prefers", *PREFERS.values()),
             *((f"{name}, {gpus} GPUs", *(_sizes(run.nodes, name) for run in runs)) for name, gpus in RACKS.items()),
-            ("then 8 GPUs", *(f"runs on {run.large}" if run.large else "waits" for run in runs)),
+            ("then 8 GPUs", *(f"runs on {run.large}" if run.large else "Pending" for run in runs)),
         )
         self.output.check(
             cluster_checks.every_arrival_runs(runs), cluster_checks.fragmentation_keeps_a_node_whole(runs)
@@ -202,7 +202,7 @@ class _ClusterRun:
         await self._look(fitting.bound)
         counts = [(each.size, each.found, each.reserved, len(each.bound), each.left) for each in (large, fitting)]
         rows = [tuple(map(str, each)) for each in counts]
-        self.output.table(("gang of", "found a node", "reserved meanwhile", "bound", "reserved afterwards"), *rows)
+        self.output.table(("gang of", "found a node", "reserved during it", "bound", "reserved afterwards"), *rows)
         self.output.say(
             f"Each member asks for 60 cores, so that no two share a GPU. kube-scheduler says of the gang of "
             f"{large.size}: {large.why}"

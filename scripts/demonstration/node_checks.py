@@ -24,7 +24,7 @@ def all_run(pods: Iterable[SeenPod]) -> Check:
 
 def answers_are_their_own(pods: Sequence[SeenPod], usage: Usage) -> Check:
     count = sum(len(pod.containers) for pod in pods)
-    return check("every container gets its own grant", wrong_answers(pods, usage), f"{count} containers")
+    return check("every container gets its own share", wrong_answers(pods, usage), f"{count} containers")
 
 
 def nothing_is_allocated_twice(usage: Usage) -> Check:
@@ -59,7 +59,7 @@ def refused_in_words(pod: SeenPod, *, words: str) -> Check:
 
 
 def ledger_is_empty(usage: Usage) -> Check:
-    left = [f"{entry.namespace}/{entry.pod}/{entry.container} still holds its part" for entry in usage.containers]
+    left = [f"{entry.namespace}/{entry.pod}/{entry.container} still has its part" for entry in usage.containers]
     left += [f"GPU {gpu.minor} has {gpu.cores_allocated} cores taken" for gpu in usage.gpus if gpu.cores_allocated]
     return check("deleted pods give everything back", left, "the ledger is empty")
 

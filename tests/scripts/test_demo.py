@@ -26,7 +26,7 @@ CLUSTER_TABLES = (
     r"show: 0/2 nodes are available: 2 insufficient",
     r"fix: 5 more cores must become free on GPU 1$",
     r"rack-2, 8 GPUs +4 +½ ½ 4$",
-    r"then 8 GPUs +waits +waits +runs on rack-2$",
+    r"then 8 GPUs +Pending +Pending +runs on rack-2$",
     r"web-4 +node-b +node-b +1$",
     r"5 +4 +4 +0 +0$",
     r"4 +4 +4 +4 +0$",

@@ -86,7 +86,7 @@ def test_an_answer_that_agrees_everywhere_is_its_own() -> None:
     pods = [seen("a", container("a", cores=30, blocks=4)), seen("b", container("b", cores=20, blocks=2))]
     ledger = usage(entry("a", cores=30, blocks=4), entry("b", cores=20, blocks=2))
     assert node_checks.answers_are_their_own(pods, ledger) == Check(
-        "every container gets its own grant", passed=True, found="2 containers"
+        "every container gets its own share", passed=True, found="2 containers"
     )
 
 
@@ -178,7 +178,7 @@ def test_a_refusal_needs_its_sentence() -> None:
 def test_what_is_left_in_the_ledger_is_noticed() -> None:
     assert node_checks.ledger_is_empty(usage()).passed
     check = node_checks.ledger_is_empty(usage(entry("a", cores=30, blocks=4)))
-    assert "demo/a/main still holds its part; GPU 0 has 30 cores taken" in check.found
+    assert "demo/a/main still has its part; GPU 0 has 30 cores taken" in check.found
 
 
 def test_a_container_that_stopped_is_noticed() -> None:
