@@ -96,7 +96,8 @@ def table(
     lines = [drawn.line([column.heading for column in drawn.columns])] if headers else []
     under = sorted({*range(len(kept))}.difference(beside)) if is_below else []
     for number, row in enumerate(cells):
-        lines.append(drawn.line([row[at] for at in order], [looks.get((number, shown[at])) for at in order]))
+        colours = [looks.get((number, shown[at])) for at in order] if looks else ()
+        lines.append(drawn.line([row[at] for at in order], colours))
         full = [at for at in under if given[number][shown[at]].strip()]
         lines += [drawn.below(row[at], looks.get((number, shown[at]))) for at in full]
     return lines
@@ -165,8 +166,9 @@ class _Drawn(msgspec.Struct, frozen=True):
             cell.rjust(width) if column.right else cut(cell, width).ljust(width)
             for cell, column, width in zip(cells, self.columns, self.widths, strict=True)
         ]
-        plain = self._cut(GAP.join(padded).rstrip())
-        if not any(looks) or (self.room is not None and len(plain) < len(GAP.join(padded).rstrip())):
+        line = GAP.join(padded).rstrip()
+        plain = self._cut(line)
+        if plain != line or not any(looks):
             return plain
         return GAP.join(map(_painted, padded, looks)).rstrip()
 

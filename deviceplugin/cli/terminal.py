@@ -25,7 +25,8 @@ _SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def is_terminal() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    """Python has no standard output where the caller closed it."""
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def has_colours() -> bool:
