@@ -10,7 +10,7 @@ import json
 import re
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,29 @@ def scheduler_command(folder: Path, kubeconfig: Path, *flags: str) -> SchedulerC
 async def explain(process: SchedulerProcess, pod: str, ca_file: Path) -> str:
     """What `vcuda explain POD` prints, as a person at a terminal gets it who may read about all pods."""
     return (await vcuda("explain", pod, "--url", process.url, "--ca-file", str(ca_file)))[1]
+
+
+@contextlib.asynccontextmanager
+async def page_server(process: SchedulerProcess, ca_file: Path) -> AsyncIterator[str]:
+    """`vcuda ui` of a person who may read about all pods: the address that it prints."""
+    started = await asyncio.create_subprocess_exec(
+        *(str(PROGRAM), "ui", "--no-browser", "--url", process.url, "--ca-file", str(ca_file)),
+        cwd=REPOSITORY,
+        env=clean_environment({"VCUDA_TOKEN": token_of(VIEWER, "vcuda")}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C is for who started this
+    )
+    assert started.stdout is not None
+    try:
+        said = (await started.stdout.readline()).decode(errors="replace").strip()
+        if not said.startswith("http://"):
+            raise NoAnswerError(f"vcuda ui ended: {said}")
+        yield said
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
 
 
 async def vcuda(*arguments: str) -> tuple[int, str]:

@@ -1,7 +1,8 @@
-"""`scripts/demo [--only node|cluster] [--keep]`: runs the shows and exits.
+"""`scripts/demo [--only node|cluster | --ui] [--keep]`: runs the shows and exits, or leaves the cluster running.
 
-Out: the steps and their checks on stdout. Exit status 0: all checks passed; 1: one line on stderr says what failed;
-130: interrupted. Invariant: when it returns, no program that it started runs, and without --keep its files are gone.
+Out: the steps and their checks on stdout, or with --ui the address of the page, until Ctrl-C. Exit status 0: all checks
+passed, or the page was ended; 1: one line on stderr says what failed; 130: interrupted. Invariant: when it returns, no
+program that it started runs, and without --keep its files are gone.
 """
 
 import argparse
@@ -17,17 +18,24 @@ from scripts.demonstration.output import Check, Output
 from scripts.demonstration.setup import TROUBLE, temporary_home
 
 SHOWS = {"node": node_steps.show, "cluster": cluster_steps.show}
+PAGE = "page"
+_PARTS = {**SHOWS, PAGE: cluster_steps.show_page}
 SHOW_S = 300.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description="Shows vcuda without a GPU and a cluster.")
-    parser.add_argument("--only", choices=tuple(SHOWS), help="run one show: a node with eight GPUs, or a small cluster")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--only", choices=tuple(SHOWS), help="run one show: a node with eight GPUs, or a small cluster")
+    which.add_argument("--ui", action="store_true", help="start the small cluster with pods, and show it in a browser")
     parser.add_argument("--keep", action="store_true", help="keep the temporary directories with all files and logs")
     given = parser.parse_args()
+    names = [PAGE] if given.ui else [given.only] if given.only else list(SHOWS)
     try:
-        problem = asyncio.run(_run([given.only] if given.only else list(SHOWS), keep=given.keep))
+        problem = asyncio.run(_run(names, keep=given.keep))
     except asyncio.CancelledError:
+        if given.ui:
+            return 0
         print("demo: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -55,8 +63,8 @@ async def _run_show(name: str, output: Output, *, keep: bool) -> str:
         with temporary_home(keep=keep) as home:
             if keep:
                 output.say(f"files and logs: {home}")
-            async with asyncio.timeout(SHOW_S):
-                await SHOWS[name](home, output)
+            async with asyncio.timeout(None if name == PAGE else SHOW_S):
+                await _PARTS[name](home, output)
     except TROUBLE as error:
         return str(error)
     except TimeoutError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.admission import DeniedError, ca_bundle, create_pod
-from sandbox.scheduler import explain, vcuda
+from sandbox.scheduler import explain, page_server, vcuda
 from scripts.demonstration import cluster_checks, cluster_inspect, volcano_steps
 from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun
 from scripts.demonstration.output import Output
@@ -35,7 +35,15 @@ from scripts.demonstration.pods import (
     name_of,
     task,
 )
-from scripts.demonstration.setup import CLUSTER_GPUS, CLUSTER_NODES, DemoError, SmallCluster, racks, small_cluster
+from scripts.demonstration.setup import (
+    CLUSTER_GPUS,
+    CLUSTER_NODES,
+    DemoError,
+    SmallCluster,
+    publish_agents,
+    racks,
+    small_cluster,
+)
 
 WAIT_S = 60.0
 WHOLE_NODE = 800
@@ -59,6 +67,19 @@ async def show(home: Path, output: Output) -> None:
         for step in (run.start, run.review, run.place, run.wait, run.compare_policies):
             await step()
         for step in (run.kill_scheduler, run.run_gangs, run.run_volcano, run.simulate, run.stop):
+            await step()
+
+
+async def show_page(home: Path, output: Output) -> None:
+    """Until it is cancelled."""
+    output.title(
+        "The page: a small cluster in your browser.",
+        "real: vcuda scheduler, vcuda agent on two nodes, vcuda ui",
+        f"stand-ins: API server, kubelet, kube-scheduler, and a driver that emulates {CLUSTER_GPUS} GPUs on each node",
+    )
+    async with small_cluster(home) as cluster:
+        run = _ClusterRun(cluster, output)
+        for step in (run.start, run.review, run.place, run.browse):
             await step()
 
 
@@ -139,6 +160,20 @@ class _ClusterRun:
             cluster_checks.is_explained(name, explanation, gpus=gpus, nodes=CLUSTER_NODES),
             cluster_checks.runs_when_there_is_room(name, condition, cluster_inspect.phase(cluster, name)),
         )
+
+    async def browse(self) -> None:
+        self.output.step("the cluster stays, with a pending pod; the page shows it")
+        cluster, name = self.cluster, name_of(WAITING)
+        publish_agents(cluster)
+        async with cluster.kube_scheduler.at_work():
+            await self._submit(WAITING)
+            await self._until(
+                lambda: cluster_inspect.condition(cluster, name) != cluster_inspect.UNSCHEDULED,
+                lambda: f"kube-scheduler has not looked at pod {name}",
+            )
+            async with page_server(cluster.scheduler, cluster.ca_file()) as address:
+                self.output.say(f"Open {address}\nThe address works once. Press Ctrl-C to end.")
+                await asyncio.Event().wait()
 
     async def compare_policies(self) -> None:
         self.output.step("three node policies place the same pods in the same order")

@@ -101,6 +101,18 @@ async def small_cluster(home: Path) -> AsyncIterator[SmallCluster]:
         yield SmallCluster(server, scheduler, KubeScheduler(server, scheduler), nodes, home)
 
 
+def publish_agents(cluster: SmallCluster) -> None:
+    """The endpoints of the agents' Service, by which the scheduler asks for use."""
+    for name, node in cluster.nodes.items():
+        slice_ = {
+            "metadata": {"name": f"vcuda-agent-{name}", "labels": {"kubernetes.io/service-name": "vcuda-agent"}},
+            "addressType": "IPv4",
+            "ports": [{"port": node.agent.command.port}],
+            "endpoints": [{"addresses": ["127.0.0.1"], "nodeName": name}],
+        }
+        cluster.server.store.create("endpointslices", slice_, namespace=NAMESPACE)
+
+
 @contextmanager
 def racks(server: ApiServer) -> Iterator[None]:
     """Nodes that are only objects: what an agent would have reported, and no kubelet."""

@@ -4,6 +4,7 @@ import re
 import signal
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.scripts.demo import demo, start
@@ -88,4 +89,30 @@ async def test_the_reader_may_leave_before_the_end(short_tmp: Path) -> None:
     told = (await process.stderr.read()).decode()
     assert await process.wait() != 0
     assert "Traceback" not in told
+    assert not list(short_tmp.iterdir())
+
+
+async def test_the_page_shows_the_demos_cluster_until_ctrl_c(short_tmp: Path) -> None:
+    process = await start("--ui", temporary=short_tmp)
+    assert process.stdout is not None
+    said = ""
+    while "Press Ctrl-C to end." not in said:
+        line = (await process.stdout.readline()).decode()
+        assert line, said
+        said += line
+    (address,) = re.findall(r"Open (http://\S+)$", said, re.MULTILINE)
+    async with aiohttp.ClientSession() as session:
+        async with session.get(address, allow_redirects=False) as opened:
+            key = opened.headers["Location"].partition("#key=")[2]
+        base, headers = address.partition("/open/")[0], {"X-Vcuda-Key": key}
+        async with session.get(f"{base}/view/cluster?live=1", headers=headers) as answer:
+            found = await answer.json()
+        assert (found["nodes"], found["gpus"], found["pods_pending"]) == (2, 4, 1)
+        assert found["gpus_measured"] == 4, "its agents are asked"
+        async with session.get(f"{base}/view/pods", headers=headers) as answer:
+            names = [row["pod"] for row in (await answer.json())["items"]]
+    process.send_signal(signal.SIGINT)
+    _, told = await process.communicate()
+    assert (process.returncode, told.decode()) == (0, "")
+    assert {"share", "hami", "llm"} <= set(names)
     assert not list(short_tmp.iterdir())
