@@ -3,12 +3,13 @@
    a sentence says that it is old. Filters are in the fragment, which no server sees. */
 
 import { Api, Refusal } from './api.js';
-import { morph } from './dom.js';
+import { h, morph } from './dom.js';
 import * as events from './events.js';
 import { clock, count } from './format.js';
 import * as namespaces from './namespaces.js';
 import * as node from './node.js';
 import * as nodes from './nodes.js';
+import { empty } from './parts.js';
 import * as pod from './pod.js';
 import * as pods from './pods.js';
 import { Refresh } from './refresh.js';
@@ -96,6 +97,12 @@ function failed(error, seconds) {
     by('view').replaceChildren();
     by('view').setAttribute('aria-busy', 'false');
     say('trouble', `${sentence(error.message)}.${api.hasKey ? '' : ' Paste one by the button Token…'}`);
+    return;
+  }
+  if (error instanceof Refusal && error.status === 404) {
+    morph(by('view'), [empty(`${sentence(error.message)}. `, h('a', { href: `#/${shown.route.tab}`, 'data-action': 'up' }, 'Back to the list'))]);
+    by('view').setAttribute('aria-busy', 'false');
+    say('trouble', '');
     return;
   }
   const why = error instanceof Refusal ? said(error) : api.hasKey ? '`vcuda ui` does not answer; is it still running?' : 'the scheduler does not answer';

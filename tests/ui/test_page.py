@@ -132,6 +132,15 @@ async def test_a_pod_has_its_gpu_its_use_and_the_last_quarter_of_an_hour(browser
         assert (visit.strangers(url), visit.problems) == ([], [])
 
 
+async def test_a_pod_that_has_ended_is_said_to_be_gone(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/pods/serving/gone")
+        await expect(visit.page.locator("main")).to_contain_text("No pod serving/gone requests GPUs and has not ended.")
+        await expect(visit.page.locator("#trouble")).to_be_hidden()
+        await visit.page.get_by_role("link", name="Back to the list").click()
+        await expect(visit.page.locator("h1")).to_have_text("Pods")
+
+
 async def test_a_tenant_sees_his_pods_and_the_other_namespaces_as_sums(browser: Browser) -> None:
     async with serving(usual()) as url, visiting(browser, token="tenant") as visit:
         await visit.open(f"{url}/ui/#/namespaces")
