@@ -109,6 +109,19 @@ CASES = (
         {f"vcuda_ledger_repairs_total{{{_AGENT}}}": "3x60"},
     ),
     AlertCase(
+        "VcudaShareIdle",
+        {
+            f"vcuda_container_cores_limit_ratio{{{_CONTAINER}}}": "0.5x500",
+            f"vcuda_container_gpu_seconds_total{{{_CONTAINER}}}": "7x500",
+        },
+        {
+            f"vcuda_container_cores_limit_ratio{{{_CONTAINER}}}": "0.5x500",
+            f"vcuda_container_gpu_seconds_total{{{_CONTAINER}}}": "0x300 0+6x200",
+            'vcuda_container_cores_limit_ratio{namespace="ml",pod="unmeasured"}': "0.5x500",
+        },
+        at=LATER,
+    ),
+    AlertCase(
         "VcudaSchedulerAbsent",
         {f"up{{{_SCHEDULER}}}": "0x60"},
         {f'vcuda_scheduler_build_info{{{_SCHEDULER},version="1"}}': "1x60"},

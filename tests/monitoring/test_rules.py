@@ -8,7 +8,7 @@ from typing import Any
 
 from deviceplugin.cluster.extender.explain.verdicts import State
 from sandbox.prometheus import promtool
-from tests.monitoring.alert_cases import AT, CASES, AlertCase
+from tests.monitoring.alert_cases import CASES, AlertCase
 from tests.monitoring.chart_files import GROUPS, RECORDED, RULES
 from tests.monitoring.known import labels_in, unknown_in
 
@@ -84,6 +84,15 @@ SAID: dict[str, tuple[str, dict[str, str], dict[str, str], str]] = {
         {"node": "n1"},
         "The vcuda agent on n1 has heard nothing of its pods for 40m 0s",
     ),
+    "amount": (
+        "VcudaShareIdle",
+        {
+            'vcuda_container_cores_limit_ratio{namespace="ml",pod="p"}': "0.5x500",
+            'vcuda_container_gpu_seconds_total{namespace="ml",pod="p"}': "1x500",
+        },
+        {"namespace": "ml", "pod": "p"},
+        "Pod ml/p uses nothing of the 0.50 GPUs that are allocated to it",
+    ),
     "value": (
         "VcudaPodsPending",
         {'vcuda_scheduler_pending_pods{reason="insufficient whole GPUs"}': "3x60"},
@@ -91,6 +100,9 @@ SAID: dict[str, tuple[str, dict[str, str], dict[str, str], str]] = {
         "3 pods with GPUs wait: insufficient whole GPUs",
     ),
 }
+
+
+JUDGED = {case.alert: case.at for case in CASES}
 
 
 def telling(name: str) -> dict[str, Any]:
@@ -105,7 +117,7 @@ def telling(name: str) -> dict[str, Any]:
         "name": name,
         "interval": "1m",
         "input_series": [{"series": each, "values": values} for each, values in series.items()],
-        "alert_rule_test": [{"eval_time": AT, "alertname": alert, "exp_alerts": [expected]}],
+        "alert_rule_test": [{"eval_time": JUDGED[alert], "alertname": alert, "exp_alerts": [expected]}],
     }
 
 

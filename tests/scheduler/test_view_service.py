@@ -136,13 +136,13 @@ async def test_sums_are_for_everybody_and_pods_for_who_may_list_them(
             assert (await asked(service, path, query, token="forged"))[0] == 401
 
 
-def sharing(name: str, namespace: str) -> ClusterPod:
+def sharing(name: str, namespace: str, cores: int = 20) -> ClusterPod:
     """A pod with a part of the first GPU of node a."""
-    one = pod(name, cores=20, blocks=4)
+    one = pod(name, cores=cores, blocks=4)
     ref = PodRef(one.uid, namespace, name)
     containers = tuple(replace(each, ref=ContainerRef(ref, each.ref.name)) for each in one.pod.containers)
     one = replace(one, pod=replace(one.pod, ref=ref, containers=containers))
-    return bound(one, "a", allocated(one, {"main": on_gpu("a", 0, 20, 4)}))
+    return bound(one, "a", allocated(one, {"main": on_gpu("a", 0, cores, 4)}))
 
 
 async def test_the_right_to_one_namespace_shows_its_pods_and_sums_of_all_others() -> None:
@@ -208,22 +208,14 @@ class OneAgent(LiveUse):
         return {name: use if name == "a" else NodeUse(error="it does not answer") for name in self.asked[-1]}
 
 
-def of_namespace(extender: Extender, namespace: str, name: str, cores: int) -> None:
-    one = pod(name, cores=cores, blocks=8)
-    ref = PodRef(one.pod.ref.uid, namespace, name)
-    containers = tuple(replace(each, ref=ContainerRef(ref, each.ref.name)) for each in one.pod.containers)
-    one = replace(one, pod=replace(one.pod, ref=ref, containers=containers))
-    extender.put_pod(bound(one, "a", allocated(one, {"main": on_gpu("a", 0, cores, 8)})))
-
-
 @pytest.fixture
 def used() -> tuple[ViewService, OneAgent]:
     extender = Extender(MemoryApi())
     for name in ("a", "b"):
         extender.put_node(node(name, 2))
     extender.warm_up()
-    of_namespace(extender, "d", "mine", 40)
-    of_namespace(extender, "secret", "theirs", 30)
+    extender.put_pod(sharing("mine", "d", 40))
+    extender.put_pod(sharing("theirs", "secret", 30))
     extender.put_node(node("b", 2, ill=[1]))
     extender.put_pod(pod("waits"))
     live = OneAgent(extender)
