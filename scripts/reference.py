@@ -124,7 +124,7 @@ Besides these, `process_*` describes the agent's own process: memory, CPU time, 
 - A driver with libraries missing, by name: `vcuda_driver_mirror_missing`
 - Containers that take more than is allocated to them: `vcuda_container_over_limit`; those of which this is not known:
   `vcuda_container_use_known == 0`
-- Containers that wait for their own limit: `rate(vcuda_container_throttled_seconds_total[5m]) > 0.1`
+- Containers that are throttled at their own limit: `rate(vcuda_container_throttled_seconds_total[5m]) > 0.1`
 - Memory allocated but not used: `vcuda_gpu_memory_allocated_bytes - vcuda_gpu_memory_used_bytes`
 """
 

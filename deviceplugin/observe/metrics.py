@@ -35,7 +35,7 @@ GPU_HEALTHY = Family(
 GPU_AVAILABLE = Family(
     "vcuda_gpu_available",
     "gauge",
-    "1 while the GPU takes new containers: it is healthy, not cordoned, not in MIG mode or compute mode prohibited.",
+    "1 while the GPU is available to new containers: healthy, not cordoned, in no MIG mode or compute mode prohibited.",
     GPU,
 )
 GPU_CORDONED = Family("vcuda_gpu_cordoned", "gauge", "1 while the GPU is cordoned and gets no new containers.", GPU)

@@ -97,7 +97,7 @@ SAID: dict[str, tuple[str, dict[str, str], dict[str, str], str]] = {
         "VcudaPodsPending",
         {'vcuda_scheduler_pending_pods{reason="insufficient whole GPUs"}': "3x60"},
         {"reason": "insufficient whole GPUs"},
-        "3 pods with GPUs wait: insufficient whole GPUs",
+        "3 pods with GPUs are pending: insufficient whole GPUs",
     ),
 }
 

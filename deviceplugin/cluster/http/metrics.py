@@ -37,10 +37,10 @@ RESERVATIONS = Family(
 PENDING = Family(
     "vcuda_scheduler_pending_pods",
     "gauge",
-    "Pods with GPUs that wait for a node, by the main reason; only the leader knows it.",
+    "Pending pods with GPUs, by the main reason; only the leader knows it.",
     ("reason",),
 )
-PODS = Family("vcuda_scheduler_pods", "gauge", "Bound pods that hold GPUs.")
+PODS = Family("vcuda_scheduler_pods", "gauge", "Bound pods with GPUs.")
 UNCONFIRMED = Family(
     "vcuda_scheduler_unconfirmed_pods",
     "gauge",
