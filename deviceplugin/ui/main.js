@@ -63,7 +63,7 @@ async function load(signal) {
       shown.pages = [''];
       return load(signal);
     }
-    if (error instanceof Refusal && error.status === 403) morph(by('totals'), totals(await api.get('view/cluster', {}, signal)));
+    if (error instanceof Refusal && error.status === 403) showTotals(await totalsOf());
     throw error;
   }
 }
@@ -71,13 +71,10 @@ async function load(signal) {
 function show([found, cluster], route, asked, signal) {
   if (signal.aborted || route !== shown.route) return;
   Object.assign(shown, { found, cluster });
-  morph(by('totals'), totals(cluster));
+  showTotals(cluster);
   morph(by('view'), VIEWS[route.kind].draw(found, asked, cluster));
   rows.settle();
   by('view').setAttribute('aria-busy', 'false');
-  by('pending-count').textContent = cluster.pods_pending ? count(cluster.pods_pending) : '';
-  by('clock').textContent = `Updated ${clock(cluster.at)}`;
-  by('foot').textContent = `vcuda ${cluster.scheduler_version} · answered by ${cluster.replica} · leader ${cluster.leader || 'not known'}`;
   say('trouble', '');
   document.body.classList.remove('old');
   document.querySelector('[data-action=token]').hidden = api.hasKey;
@@ -85,6 +82,13 @@ function show([found, cluster], route, asked, signal) {
     shown.scrolled = true;
     document.querySelector('.gpu-card.chosen')?.scrollIntoView({ block: 'center' });
   }
+}
+
+function showTotals(cluster) {
+  morph(by('totals'), totals(cluster));
+  by('pending-count').textContent = cluster.pods_pending ? count(cluster.pods_pending) : '';
+  by('clock').textContent = `Updated ${clock(cluster.at)}`;
+  by('foot').textContent = `vcuda ${cluster.scheduler_version} · answered by ${cluster.replica} · leader ${cluster.leader || 'not known'}`;
 }
 
 function failed(error, seconds) {
@@ -96,7 +100,7 @@ function failed(error, seconds) {
   if (error instanceof Refusal && error.status === 403) {
     by('view').replaceChildren();
     by('view').setAttribute('aria-busy', 'false');
-    say('trouble', `${sentence(error.message)}.${api.hasKey ? '' : ' Paste one by the button Token…'}`);
+    say('trouble', api.hasKey || api.hasToken ? `${sentence(error.message)}.` : `${sentence(error.message.split(';')[0])}. Paste a token by the button Token…`);
     return;
   }
   if (error instanceof Refusal && error.status === 404) {

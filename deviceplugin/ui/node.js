@@ -2,7 +2,7 @@
    In: OneNodeView. Out: elements. Invariant: allocated and used stand beside each other, in the same unit. */
 
 import { h } from './dom.js';
-import { count, cores, isKnown, lasting, memory, percent } from './format.js';
+import { count, cores, isKnown, lasting, memory, percent, plural } from './format.js';
 import { bar, blocks, blocksOf, claimNote, empty, grafana, pair, podName, stage } from './parts.js';
 import { gpuLabel, usedMemory } from './nodes.js';
 
@@ -46,8 +46,16 @@ function card(gpu, chosen) {
       bar('cores', gpuLabel(gpu), gpu.cores_allocated, 100, live?.utilization_percent)),
     line('Memory', blocksOf(gpu.blocks_allocated, gpu.blocks), live?.memory_used_bytes == null ? '' : `${memory(live.memory_used_bytes)} used`,
       bar('memory', gpuLabel(gpu), gpu.blocks_allocated, gpu.blocks, memoryUsed)),
-    gpu.holders.length ? holders(gpu) : h('p', { class: 'small' }, gpu.available ? 'Nothing of it is allocated.' : ''),
+    gpu.holders.length > 0 && holders(gpu),
+    h('p', { class: 'small' }, others(gpu)),
     h('p', { class: 'small uuid' }, gpu.uuid));
+}
+
+/** What the table does not name: the caller may not read about every pod. */
+function others(gpu) {
+  const hidden = gpu.pods - new Set(gpu.holders.map((each) => each.uid)).size;
+  if (hidden > 0) return `${plural(hidden, 'pod')} of namespaces that you may not read.`;
+  return gpu.available && !gpu.pods && 'Nothing of it is allocated.';
 }
 
 function line(name, allocated, used, drawn) {

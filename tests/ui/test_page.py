@@ -53,7 +53,7 @@ async def test_pods_are_for_who_shows_a_token_which_stays_in_memory(browser: Bro
             await expect(visit.page.locator("#trouble")).to_contain_text(
                 "The pods of all namespaces are shown to those"
             )
-            await expect(visit.page.locator("#trouble")).to_contain_text("Paste one by the button Token…")
+            await expect(visit.page.locator("#trouble")).to_contain_text("Paste a token by the button Token…")
             await expect(visit.page.locator("#totals")).to_contain_text("1 problem")
             assert "llama" not in await visit.text()
         await visit.page.click("text=Token…")
@@ -149,6 +149,10 @@ async def test_a_tenant_sees_his_pods_and_the_other_namespaces_as_sums(browser: 
             await visit.page.evaluate(f"location.hash = '#/{where}'")
             await expect(visit.page.locator("tbody")).to_contain_text(about)
             assert "training/" not in await visit.text()
+        await visit.page.evaluate("location.hash = '#/nodes/gpu-a100-1'")
+        await expect(visit.page.locator(".gpu-card").first).to_contain_text("1 pod of namespaces that you may not read.")
+        await expect(visit.page.locator(".gpu-card").last).to_contain_text("Nothing of it is allocated.")
+        assert "training/" not in await visit.text()
         assert visit.problems == []
 
 
