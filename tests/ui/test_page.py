@@ -150,7 +150,9 @@ async def test_a_tenant_sees_his_pods_and_the_other_namespaces_as_sums(browser: 
             await expect(visit.page.locator("tbody")).to_contain_text(about)
             assert "training/" not in await visit.text()
         await visit.page.evaluate("location.hash = '#/nodes/gpu-a100-1'")
-        await expect(visit.page.locator(".gpu-card").first).to_contain_text("1 pod of namespaces that you may not read.")
+        await expect(visit.page.locator(".gpu-card").first).to_contain_text(
+            "1 pod of namespaces that you may not read."
+        )
         await expect(visit.page.locator(".gpu-card").last).to_contain_text("Nothing of it is allocated.")
         assert "training/" not in await visit.text()
         assert visit.problems == []

@@ -49,6 +49,8 @@ KEPT_S = 900.0
 MOST_NODES = 250
 _MOST_PODS = 5_000
 _FIELDS = 4
+_MOST_USED = 1 << 60
+"""An agent may write numbers that are no floats."""
 _Key = tuple[str, str]
 """Node and pod UID: an agent speaks for its own node."""
 _Number = TypeVar("_Number", int, float)
@@ -329,7 +331,7 @@ def _sums(lives: Iterable[tuple[float | None, float | None, float | None]]) -> t
     def all_of() -> Iterator[float]:
         for values in zip(*lives, strict=True):
             found = known_sum(values)
-            yield math.nan if found is None else found
+            yield math.nan if found is None else float(min(max(found, 0), _MOST_USED))
 
     cores, memory, throttled = all_of()
     return cores, memory, throttled

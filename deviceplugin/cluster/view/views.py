@@ -28,6 +28,7 @@ from deviceplugin.cluster.view.query import (
     Key,
     NamespacesQuery,
     NodeFilter,
+    NodeSort,
     NodesQuery,
     PodSort,
     PodsQuery,
@@ -207,7 +208,7 @@ class ClusterViews:
     ) -> NamespacesView:
         """`allowed`: the namespaces whose names the caller may know; None: all."""
         sums: defaultdict[str, rows.NamespaceSums] = defaultdict(rows.NamespaceSums)
-        async for info in paced(self._nodes(), self._detail_steps):
+        async for info in paced(self._nodes(), lambda info: 2 * self._detail_steps(info)):
             rows.add_node(sums, info, self._by_claims_on(info), uses.get(info.name, NOTHING_KNOWN))
         hidden = [] if allowed is None else [sums.pop(each) for each in sums.keys() - allowed]
         summed = (each.row(name) for name, each in sums.items() if is_among(name, query.namespace))
@@ -224,7 +225,8 @@ class ClusterViews:
                 return None
             return node_key(row, lambda: rows.gpu_rows(info), uses.get(info.name, NOTHING_KNOWN), query)
 
-        page = await cut(paced(self._nodes(), self._node_steps), key, query.page)
+        asks_gpus = query.by_part or query.sort is NodeSort.IDLE
+        page = await cut(paced(self._nodes(), self._detail_steps if asks_gpus else self._node_steps), key, query.page)
         steps = self._detail_steps if query.with_gpus else self._node_steps
         items = await described(page.items, lambda info: self._node(info, query), steps)
         return NodesView(**self._head(), items=items, total=page.total, more=page.more)
@@ -423,12 +425,17 @@ def _is_asked_for_pod(each: _Listed, query: PodsQuery) -> bool:
 
 async def _used(uses: Uses) -> _Used:
     """Of all GPUs together."""
-    gpus = [gpu async for use in paced(uses.values()) for gpu in use.gpus.values()]
-    percents = [each.utilization_percent for each in gpus if each.utilization_percent is not None]
-    memory = known_sum(each.memory_used_bytes for each in gpus)
-    return _Used(
-        cores_used=float(sum(percents)) if percents else None, memory_used_bytes=memory, gpus_measured=len(percents)
-    )
+    cores, memory, measured = None, None, 0
+    async for use in paced(uses.values(), _use_steps):
+        percents = [each.utilization_percent for each in use.gpus.values() if each.utilization_percent is not None]
+        cores = known_sum((cores, float(sum(percents)) if percents else None))
+        memory = known_sum((memory, *(each.memory_used_bytes for each in use.gpus.values())))
+        measured += len(percents)
+    return _Used(cores_used=cores, memory_used_bytes=memory, gpus_measured=measured)
+
+
+def _use_steps(use: NodeUse) -> int:
+    return STEPS_OF_ITEM + len(use.gpus)
 
 
 def _is_asked_for_event(event: ClusterEventRow, query: EventsQuery) -> bool:

@@ -49,6 +49,13 @@ def test_an_agent_speaks_for_pods_of_its_node_only() -> None:
     assert (kept.of("a", "forged"), kept.of("b", "u1")) == ((), ())
 
 
+def test_numbers_of_an_agent_that_are_out_of_all_bounds_do_no_harm() -> None:
+    wall = Wall()
+    kept = UseHistory(wall)
+    kept.note("a", use("u1", cores_used=1e308, memory_used_bytes=10**400, throttled_seconds=-5.0), {"u1"})
+    assert kept.of("a", "u1") == (UseSample(wall.now, float(1 << 60), 1 << 60, 0.0),)
+
+
 def test_pods_that_are_gone_and_pods_beyond_the_bound_are_forgotten() -> None:
     wall = Wall()
     kept = UseHistory(wall)
