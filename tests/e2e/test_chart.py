@@ -164,7 +164,8 @@ def test_who_writes_the_bundle_can_be_changed_and_the_ca_stays(
     call(*upgrade, "--set=webhook.certificates.patch=true", "--set=webhook.timeoutSeconds=4")
     assert _trusted(admin) == made["data"]["ca.crt"], "Helm leaves what the scheduler wrote"
     admin.delete(SECRET)
-    admin.post(SECRET.rpartition("/")[0], {"metadata": {"name": "vcuda-scheduler-tls"}, "data": made["data"]})
+    of_scheduler = {"name": "vcuda-scheduler-tls", "annotations": {"helm.sh/resource-policy": "keep"}}
+    admin.post(SECRET.rpartition("/")[0], {"metadata": of_scheduler, "data": made["data"]})
     call(*upgrade)
     assert (_trusted(admin), admin.get(SECRET)["data"]) == (made["data"]["ca.crt"], made["data"])
     with pytest.raises(ApiError, match="cannot patch resource"):
