@@ -29,9 +29,9 @@ import yaml
 from deviceplugin.cli.command import Function, output_option
 from deviceplugin.cli.terminal import (
     Colour,
+    bar,
     clean,
     cut,
-    glyphs,
     has_colours,
     is_terminal,
     load_colour,
@@ -345,21 +345,21 @@ class Kind(msgspec.Struct, Generic[Row], frozen=True):
             for number, row in enumerate(rows)
             if (part := field.bar(row)) is not None and cells[number][at].strip()
         }
-        signs, widest = glyphs(), {at: max(len(line[at]) for line in cells) for _, at in parts}
+        widest = {at: max(len(line[at]) for line in cells) for _, at in parts}
         for length, rank in _BARS if parts else ():
-            drawn = {place: signs.bar(round(part * 1000), 1000, length) for place, part in parts.items()}
+            drawn = {place: bar(part, length) for place, part in parts.items()}
             trial = [[*line] for line in cells]
-            for (number, at), bar in drawn.items():
-                trial[number][at] = f"{bar} {cells[number][at]:>{widest[at]}}"
+            for (number, at), text in drawn.items():
+                trial[number][at] = f"{text} {cells[number][at]:>{widest[at]}}"
             if fits(self.columns, trial, width, rank=rank):
                 cells[:] = trial
-                return {place: (bar, parts[place]) for place, bar in drawn.items()}
+                return {place: (text, parts[place]) for place, text in drawn.items()}
         return {}
 
     def _looks(
         self, rows: Sequence[Row], cells: Sequence[Sequence[str]], bars: Mapping[tuple[int, int], tuple[str, float]]
     ) -> dict[tuple[int, int], Look]:
-        found = {place: Look(bar, self.columns[place[1]].bar_colour(part)) for place, (bar, part) in bars.items()}
+        found = {place: Look(text, self.columns[place[1]].bar_colour(part)) for place, (text, part) in bars.items()}
         for at, field in enumerate(self.columns):
             for number, row in enumerate(rows) if field.colour is not None else ():
                 colour = field.colour(row) if field.colour is not None else None

@@ -63,6 +63,20 @@ def glyphs() -> Glyphs:
     return BOXES if clean(BOXES.full + BOXES.fork) == BOXES.full + BOXES.fork else ASCII
 
 
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def bar(part: float, cells: int) -> str:
+    """In eighths of a cell where standard output can write them. Empty only for nothing, and full only for all."""
+    signs = glyphs()
+    if clean(_EIGHTHS) != _EIGHTHS:
+        return signs.bar(round(part * 1000), 1000, cells)
+    most = 8 * cells
+    filled = most if part >= 1 else 0 if part <= 0 else min(max(round(part * most), 1), most - 1)
+    whole, rest = divmod(filled, 8)
+    return (signs.full * whole + _EIGHTHS[rest] * bool(rest)).ljust(cells, signs.empty)
+
+
 def clean(text: str) -> str:
     """In one line, and in characters that standard output can write."""
     if text.isascii() and text.isprintable():  # nearly every cell; a list may have hundreds of thousands

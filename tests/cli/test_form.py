@@ -1,6 +1,7 @@
 """The habits of the commands: tables, ages, amounts, help, names, imports, and what LC_ALL=C and a full disk do."""
 
 import asyncio
+import io
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from deviceplugin import __version__
 from deviceplugin.cli import main
 from deviceplugin.cli import table as texts
 from deviceplugin.cli.table import Column, table
+from deviceplugin.cli.terminal import bar
 from tests.cli.command_runner import kubeconfig, run, vcuda
 from tests.cli.view_server import Cluster, node, serving
 from tests.kube.kubeconfigs import plugin
@@ -251,3 +253,10 @@ async def test_the_document_of_nodes_has_gpus_only_where_they_were_asked_for(tmp
     for words, has_gpus in asked:
         (item,) = json.loads((await vcuda(scene, tmp_path, *words, "-o", "json")).stdout)["items"]
         assert ("gpus" in item) is has_gpus
+
+
+def test_a_bar_is_empty_only_for_nothing_and_full_only_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = (-1.0, 0.0, 0.001, 0.5, 0.56, 0.999, 1.0, 7.0)
+    assert [bar(part, 4) for part in parts] == ["░░░░", "░░░░", "▏░░░", "██░░", "██▎░", "███▉", "████", "████"]
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert [bar(part, 4) for part in parts] == ["....", "....", "#...", "##..", "##..", "###.", "####", "####"]

@@ -101,10 +101,10 @@ async def test_bars_and_colours_are_for_terminals_alone(tmp_path: Path, subtests
     env: list[tuple[dict[str, str], tuple[str, ...], str]] = [
         (
             {},
-            ("\x1b[31m█████████░\x1b[0m 95%", "\x1b[32m████░░░░░░\x1b[0m 35%", "\x1b[31mvcuda agent is down\x1b[0m"),
+            ("\x1b[31m█████████▌\x1b[0m 95%", "\x1b[32m███▌░░░░░░\x1b[0m 35%", "\x1b[31mvcuda agent is down\x1b[0m"),
             "",
         ),
-        ({"NO_COLOR": "1"}, ("████░░░░░░ 35%",), "\x1b["),
+        ({"NO_COLOR": "1"}, ("███▌░░░░░░ 35%",), "\x1b["),
         ({"PYTHONIOENCODING": "ascii"}, ("\x1b[32m####......\x1b[0m 35%",), "█"),
         ({"TERM": "dumb"}, (" 35% ",), "█"),
     ]
