@@ -67,7 +67,8 @@ def by_template(rendered: str) -> dict[str, str]:
 
 def manifests() -> dict[str, str]:
     """The text of each file of FILES."""
-    values = "agent.networkPolicy.enabled=true,webhook.certificates.patch=true"  # a file has no CA of its own
+    # A file has neither a CA nor a token of its own.
+    values = "agent.networkPolicy.enabled=true,agent.names=all,webhook.certificates.patch=true"
     texts = by_template(render(helm(), f"--set={values}"))
     return {file: GENERATED + _OF_HELM.sub("", texts[template]) for file, template in FILES.items()}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = sorted(path for path in (ROOT / "deviceplugin").rglob("*.py") if "wire" not in path.parts)
 MOST_LINES = 500
-MOST_MODULES = 246
+MOST_MODULES = 247
 MOST_NAMES_TWICE = 14
 _OUTSIDE = re.compile(r"\((?:design|research) \d|shared/(?:design|research)|findings-")
 

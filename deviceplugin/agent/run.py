@@ -39,6 +39,7 @@ from deviceplugin.model.gpu import Inventory
 from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.node_view import Rendering
 from deviceplugin.serve.connections import raise_descriptor_limit
+from deviceplugin.serve.token_file import TokenFile
 
 log = structlog.get_logger("vcuda.agent")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -157,7 +158,14 @@ def _hardware_options(settings: AgentSettings) -> HardwareOptions:
 async def _views(base: AgentBase) -> AsyncIterator[None]:
     settings = base.settings.query
     rendering = Rendering(base.view, period_s=base.settings.driver.sample_period)
-    query = QueryServer(rendering, base.metrics, views, version=__version__, names_for_all=settings.names_for_all)
+    query = QueryServer(
+        rendering,
+        base.metrics,
+        views,
+        version=__version__,
+        names_for_all=settings.names_for_all,
+        names=TokenFile(settings.token_file),
+    )
     display = DisplayServer(rendering, version=__version__)
     await query.start(settings.address, settings.port)
     try:

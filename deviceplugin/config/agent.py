@@ -337,7 +337,12 @@ class QuerySettings:
         "query-names",
         True,
         "Show the namespaces, names and UIDs of pods to all readers of metrics and views; otherwise only to those on "
-        "loopback, as through kubectl port-forward.",
+        "loopback, as through kubectl port-forward, and who shows the token of query-token-file.",
+    )
+    token_file: Path | None = setting(
+        "query-token-file",
+        None,
+        "File with a token; readers that show it (Authorization: Bearer, or X-Vcuda-Token) see the names of pods.",
     )
     port: int = setting("query-port", 5678, "Port of metrics, views and probes; 0: any free port.", types.PORT)
     display_socket: Path | None = setting(

@@ -78,6 +78,11 @@ class ClusterSettings:
         "Show the GPUs that agents with --dra offer to ResourceClaims, and their pods; the scheduler watches "
         "ResourceSlices and ResourceClaims.",
     )
+    agent_token_file: Path | None = setting(
+        "agent-token-file",
+        None,
+        "File with the token for which agents tell who uses their GPUs (their --query-token-file); empty: none.",
+    )
     requests_per_second: int = setting(
         "kube-api-qps",
         500,

@@ -33,6 +33,7 @@ from deviceplugin.observe.usage import usage_of
 from deviceplugin.serve.connections import ConnectionLimits, is_loopback
 from deviceplugin.serve.messages import JSON, HttpRequest, HttpResponse, Route, sentence
 from deviceplugin.serve.server import Limits, Server, bind_tcp
+from deviceplugin.serve.token_file import TokenFile
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
 
@@ -71,7 +72,7 @@ def listen(server: Server, address: str, port: int) -> int:
 class QueryServer:
     """Serves the views from `start` until `stop`; `port` is the one that is bound.
 
-    Without `names_for_all` only readers on loopback see the names of pods.
+    Without `names_for_all` only readers on loopback, and those with the token `names`, see the names of pods.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class QueryServer:
         *,
         version: str,
         names_for_all: bool = True,
+        names: TokenFile | None = None,
         connections: ConnectionLimits = CONNECTIONS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,6 +92,7 @@ class QueryServer:
         self._gpu_manager = gpu_manager
         self._version = version
         self._names_for_all = names_for_all
+        self._names = names or TokenFile(None)
         self._healthy = Latest[tuple[str, ...]](_PROBE_PERIOD_S, clock)
         answers = {
             "/metrics": self._show_metrics,
@@ -136,9 +139,14 @@ class QueryServer:
         return await self._show(request, "usage", lambda picture, _: _json(usage_of(picture, by_pod)))
 
     async def _show(self, request: HttpRequest, name: str, render: _Render, *, changes: int = 0) -> HttpResponse:
-        if not (self._names_for_all or is_loopback(request.peer)):
+        if not (self._names_for_all or is_loopback(request.peer) or self._shows_token(request)):
             name, render = f"{name} without names", _without_names(render)
         return await self._rendering.get(name, render, changes=changes) or sentence(500, _BUG)
+
+    def _shows_token(self, request: HttpRequest) -> bool:
+        """The API server's proxy removes Authorization."""
+        proxied = request.header("X-Vcuda-Token")
+        return self._names.is_shown(f"Bearer {proxied}" if proxied else request.header("Authorization"))
 
     async def _show_version(self, _: HttpRequest) -> HttpResponse:
         return _json({"version": self._version})

@@ -46,6 +46,7 @@ from deviceplugin.scheduler.service import SchedulerService, volcano_service
 from deviceplugin.scheduler.serving_certificate import Certificates
 from deviceplugin.scheduler.view_service import ViewService
 from deviceplugin.serve.connections import raise_descriptor_limit
+from deviceplugin.serve.token_file import TokenFile
 
 _YOUNG = 3_300
 _MIDDLE = 1
@@ -117,7 +118,8 @@ async def _serve(settings: SchedulerSettings) -> None:
     await credentials.access()  # ConfigError before anything else is started
     transport = Transport(credentials, connections=_CONNECTIONS)
     async with ClusterClient(transport, names=settings.names, writes=writes) as client:
-        live = LiveUse(partial(addresses_by_node, client, settings.cluster.namespace, _AGENTS))
+        agents = partial(addresses_by_node, client, settings.cluster.namespace, _AGENTS)
+        live = LiveUse(agents, TokenFile(settings.cluster.agent_token_file))
         try:
             await _work(settings, client, live, stop)
         finally:

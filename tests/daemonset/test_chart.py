@@ -1,5 +1,6 @@
 """What the chart renders: one source with the plain manifests, rights with their reasons, the webhook and the agent."""
 
+import base64
 import itertools
 import json
 import re
@@ -58,7 +59,7 @@ def test_a_component_and_the_value_of_the_same_meaning_give_the_same(chart: Char
 
 def _with_values(components: tuple[str, ...]) -> Object:
     agent = {key: value for name in components for key, value in AS_VALUES[name].items()}
-    return {"agent": agent, "scheduler": {"enabled": False}}
+    return {"agent": {"names": "all", **agent}, "scheduler": {"enabled": False}}
 
 
 def _without_helms_labels(each: Object) -> Object:
@@ -68,7 +69,7 @@ def _without_helms_labels(each: Object) -> Object:
 
 
 def test_without_its_policies_the_agent_is_installed_all_the_same(chart: Chart) -> None:
-    rendered = chart.render({"agent": {"confined": False}, "scheduler": {"enabled": False}})
+    rendered = chart.render({"agent": {"confined": False, "names": "all"}, "scheduler": {"enabled": False}})
     assert {each["kind"] for each in rendered.installed} == base().keys()
 
 
@@ -214,7 +215,7 @@ def test_cert_manager_makes_what_we_show_and_what_the_api_server_trusts(chart: C
     hook = rendered.get("MutatingWebhookConfiguration", "vcuda-scheduler")
     assert hook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/vcuda-scheduler"
     paths = {mount["mountPath"] for mount in rendered.scheduler["initContainers"][0]["volumeMounts"]}
-    assert paths == {"/tmp", str(settings(rendered).certificates.cert_file.parent)}  # type: ignore[union-attr]
+    assert paths == {"/tmp", "/etc/vcuda/names", str(settings(rendered).certificates.cert_file.parent)}  # type: ignore[union-attr]
 
 
 def test_an_issuer_of_the_cluster_signs_where_one_is_named(chart: Chart) -> None:
@@ -281,6 +282,31 @@ def test_a_tenant_may_ask_the_scheduler_and_do_nothing_else(chart: Chart, defaul
     assert "vcuda-explain" not in given.names("RoleBinding")
     assert "vcuda-tenant" not in chart.render({"tenants": {"role": False}}).names("Role")
     assert not [each for each in defaults.installed if "pods/proxy" in str(each.get("rules"))], "nobody needs it"
+
+
+def test_agents_name_pods_to_the_scheduler_and_to_prometheus_and_by_a_value_to_all(
+    chart: Chart, defaults: Rendered
+) -> None:
+    token = base64.b64decode(defaults.get("Secret", "vcuda-agent-names")["data"]["token"])
+    assert len(token) == 48
+    mounted = {"name": "names", "mountPath": "/etc/vcuda/names", "readOnly": True}
+    volume = {"name": "names", "secret": {"secretName": "vcuda-agent-names", "optional": True}}
+    (agent,) = defaults.agent["containers"]
+    assert {"--query-names=false", "--query-token-file=/etc/vcuda/names/token"} < set(agent["args"])
+    assert "--agent-token-file=/etc/vcuda/names/token" in defaults.extender["args"]
+    for pod, container in ((defaults.agent, agent), (defaults.scheduler, defaults.extender)):
+        assert mounted in container["volumeMounts"]
+        assert volume in pod["volumes"]
+    monitored = {"monitoring": {"enabled": True}}
+    (endpoint,) = chart.render(monitored).get("PodMonitor", "vcuda-agent")["spec"]["podMetricsEndpoints"]
+    credentials = {"name": "vcuda-agent-names", "key": "token"}
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": credentials}
+    to_all = chart.render({**monitored, "agent": {"names": "all"}})
+    assert "vcuda-agent-names" not in to_all.names("Secret") | {str(each) for each in to_all}
+    assert "token-file" not in str(to_all.agent) + str(to_all.extender)
+    assert "query-names: the chart sets this flag itself; set the value agent.names instead" in chart.refusal(
+        {"agent": {"flags": {"query-names": False}}}
+    )
 
 
 def test_the_replicas_reach_the_one_that_leads(chart: Chart) -> None:

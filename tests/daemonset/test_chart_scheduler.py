@@ -82,7 +82,7 @@ def test_no_right_on_webhook_configurations_is_given_but_where_it_is_asked_for(c
     assert (rule["resourceNames"], rule["verbs"]) == (["vcuda-scheduler"], ["get", "patch"])
     assert settings(patching).webhook.configuration == "vcuda-scheduler"
     assert "caBundle" not in patching.webhook["clientConfig"], "Helm would write over the scheduler's"
-    assert not patching.names("Secret")
+    assert patching.names("Secret") == {"vcuda-agent-names"}
 
 
 def test_every_right_of_the_scheduler_that_a_name_cannot_bound_has_its_policy(chart: Chart) -> None:

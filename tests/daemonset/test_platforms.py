@@ -75,9 +75,10 @@ def test_a_field_that_does_not_exist_is_found(defaults: Rendered) -> None:
 
 
 def test_with_the_driver_in_usr_everything_is_as_by_default(chart: Chart) -> None:
-    values: Object = {"webhook": {"certificates": {"patch": True}}}  # otherwise each has a CA of its own
+    own = "otherwise each has a CA and a token of its own"
+    values: Object = {"webhook": {"certificates": {"patch": True}}, "agent": {"names": "all"}}
     rendered = chart.render_all({each: {**values, "platform": each} for each in ("", "kubeadm", *LIKE_KUBEADM)})
-    assert [each for each, found in rendered.items() if found.objects != rendered[""].objects] == []
+    assert [each for each, found in rendered.items() if found.objects != rendered[""].objects] == [], own
 
 
 def on_each(chart: Chart) -> dict[str, Rendered]:

@@ -99,6 +99,7 @@ VALUE_SETS: dict[str, Object] = {
             "containerRuntime": {"socket": "/run/crio/crio.sock"},
             "kubelet": {"root": "/data/kubelet", "devicePlugins": "/data/device-plugins", "nodesProxy": True},
             "confined": False,
+            "names": "all",
             "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]},
             "port": 5679,
             "maxUnavailable": "10%",

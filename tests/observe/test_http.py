@@ -23,6 +23,7 @@ from deviceplugin.observe.http import QueryServer
 from deviceplugin.observe.metrics import REGISTRATIONS, AgentMetrics
 from deviceplugin.observe.node_view import AgentState, NodePicture, Rendering
 from deviceplugin.serve.messages import HttpRequest
+from deviceplugin.serve.token_file import TokenFile
 from deviceplugin.structs import replace
 from deviceplugin.wire import deviceplugin_pb2 as pb
 from deviceplugin.wire import deviceplugin_pb2_grpc as rpc
@@ -103,6 +104,33 @@ async def test_strangers_see_no_names_where_the_flag_says_so(path: str, held: st
     assert "hidden" in hidden
     assert re.findall(held, hidden)
     assert re.findall(held, hidden) == re.findall(held, shown)
+
+
+async def test_who_shows_the_token_of_the_file_sees_names(tmp_path: Path) -> None:
+    """Directly, or through the API server's proxy; without the file nobody does."""
+    file, rendering, clock = tmp_path / "token", Rendering(StillView(PICTURE), period_s=10.0), Clock()
+    names = TokenFile(file, clock=clock)
+    made = QueryServer(rendering, AgentMetrics(version="1"), views, version="1", names_for_all=False, names=names)
+
+    async def sees(**headers: str) -> bool:
+        shown = {name.replace("_", "-").lower().encode(): value.encode() for name, value in headers.items()}
+        asked = HttpRequest("GET", b"/usage", shown, "10.1.2.3", frozenset(), lambda: False)
+        return "hidden" not in (await made._server.answer(asked, made._server.route(asked))).body.decode()
+
+    right: dict[str, str] = {"Authorization": "Bearer secret"}
+    assert not await sees(**right)
+    file.write_text("secret\n")
+    assert not await sees(**right), "read a moment ago"
+    clock.now += 11.0
+    assert await sees(**right)
+    assert await sees(X_Vcuda_Token="secret")
+    for wrong in ({}, {"Authorization": "Bearer other"}, {"Authorization": "secret"}, {"X_Vcuda_Token": ""}):
+        assert not await sees(**wrong), wrong
+    assert not await sees(X_Vcuda_Token="other", **right)
+    file.unlink()
+    clock.now += 11.0
+    assert not await sees(**right)
+    assert not await sees(Authorization="Bearer ")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metric"])

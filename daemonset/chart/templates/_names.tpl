@@ -189,6 +189,11 @@ metricRelabelings:
 {{- with $affinity }}{{ toYaml . }}{{ end -}}
 {{- end -}}
 
+{{/* Not empty if the scheduler shows agents the token for names of pods. */}}
+{{- define "vcuda.showsNames" -}}
+{{- if and .Values.agent.enabled (eq .Values.agent.names "token") }}yes{{ end -}}
+{{- end -}}
+
 {{/* Not empty for a node with one of gpuNodes, or where there are none: (list $ node). */}}
 {{- define "vcuda.isGpuNode" -}}
 {{- $found := index . 1 | dig "metadata" "labels" dict -}}

@@ -29,6 +29,7 @@ from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Address
 from deviceplugin.kube.transport import opened_session, read_within
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive, UseSample
+from deviceplugin.serve.token_file import TokenFile
 from deviceplugin.structs import replace
 
 ROW_S = 5.0
@@ -99,16 +100,21 @@ _SLOW = NodeUse(error="its agent has not answered yet")
 
 
 class LiveUse:
-    """`addresses` lists the agents by node. A caller waits at most `longest_s` for all. Call `close` at the end."""
+    """`addresses` lists the agents by node; `token` is shown to each.
+
+    A caller waits at most `longest_s` for all. Call `close` at the end.
+    """
 
     def __init__(
         self,
         addresses: Callable[[], Awaitable[Mapping[str, Address]]],
+        token: TokenFile | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         longest_s: float = 10.0,
     ) -> None:
         self._list = addresses
+        self._token = token or TokenFile(None)
         self._clock = clock
         self._longest_s = longest_s
         self._addresses: Mapping[str, Address] = {}
@@ -181,7 +187,7 @@ class LiveUse:
     async def _fetch(
         self, node: str, address: Address, session: aiohttp.ClientSession, *, is_kept_open: bool
     ) -> NodeUse:
-        headers = {} if is_kept_open else {"Connection": "close"}
+        headers = self._token.headers | ({} if is_kept_open else {"Connection": "close"})
         try:
             async with (
                 self._slots,

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Address
 from deviceplugin.model.cluster_view import GpuLive, ShareLive
 from deviceplugin.observe.usage import usage_of
+from deviceplugin.serve.token_file import TokenFile
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import node
 from tests.cluster.view.scene import scene
@@ -253,3 +255,17 @@ async def test_rows_take_the_use_of_their_own_pods() -> None:
     (container,) = pods[mine.uid].containers
     assert (container.over_limit, container.shares[0].live) == (("too much",), ShareLive(cores_used=29.0))
     assert pods[other.uid].containers[0].shares[0].live is None
+
+
+async def test_agents_are_shown_the_token_for_names(tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    async def note(request: web.BaseRequest) -> web.StreamResponse:
+        shown.append(request.headers.get("Authorization", ""))
+        return web.Response(body=msgspec.json.encode({"node": "a"}))
+
+    (tmp_path / "token").write_text("secret\n")
+    for names in (None, TokenFile(tmp_path / "token")):
+        async with agent(answer=note) as one, asking({"a": one}, token=names) as live:
+            assert (await live.of(["a"]))["a"].error == ""
+    assert shown == ["", "Bearer secret"]

@@ -103,7 +103,7 @@ def _jobs(release: Release, monitor: Object, shown: Shown) -> Iterator[Json]:
             "metrics_path": endpoint["path"],
             "static_configs": [_target(pod, port) for pod in release.pods(name)],
             "relabel_configs": [_in_snake_case(each) for each in endpoint["relabelings"]],
-            **_credentials(endpoint, shown),
+            **_credentials(release, endpoint, shown),
         }
 
 
@@ -124,7 +124,7 @@ def _target(pod: Object, port: str) -> Json:
     return {"targets": [f"{pod['status']['podIP']}:{number}"], "labels": labels}
 
 
-def _credentials(endpoint: Object, shown: Shown) -> Json:
+def _credentials(release: Release, endpoint: Object, shown: Shown) -> Json:
     found: Json = {}
     if tls := endpoint.get("tlsConfig"):
         is_verified = not tls.get("insecureSkipVerify", False)
@@ -133,6 +133,9 @@ def _credentials(endpoint: Object, shown: Shown) -> Json:
             found["tls_config"] |= {"ca_file": str(shown.ca), "server_name": tls["serverName"]}
     if "bearerTokenFile" in endpoint:
         found["authorization"] = {"credentials_file": str(shown.token)}
+    if given := endpoint.get("authorization"):
+        assert (given["credentials"]["name"], given["credentials"]["key"]) == ("vcuda-agent-names", "token")
+        found["authorization"] = {"type": given["type"], "credentials": release.names_token()}
     return found
 
 

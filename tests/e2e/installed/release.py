@@ -4,6 +4,7 @@ In: the cluster, Helm. Out: a `Release` that can be upgraded and waited for. Not
 Invariant: whatever happens, the release is gone when the context ends.
 """
 
+import base64
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -87,7 +88,13 @@ class Release:
     def usage(self) -> Usage:
         """As the agent's ledger has it."""
         (agent,) = self.pods("vcuda-agent")
-        return parse_usage(self.admin.text("GET", f"{_PODS}/{agent['metadata']['name']}:5678/proxy/usage"))
+        shown = Client(self.admin.server, self.admin.pool, {**self.admin.headers, "X-Vcuda-Token": self.names_token()})
+        return parse_usage(shown.text("GET", f"{_PODS}/{agent['metadata']['name']}:5678/proxy/usage"))
+
+    def names_token(self) -> str:
+        """For which the agents tell who uses their GPUs."""
+        secret = self.admin.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/vcuda-agent-names")
+        return base64.b64decode(secret["data"]["token"]).decode()
 
     def restarts(self, name: str) -> dict[str, int]:
         """Of each container, by its name: the most of any pod."""

@@ -33,6 +33,10 @@
 {{- if not (hasKey .Values.agent.flags "display-socket") }}
     - --display-socket=/run/vcuda/display.sock
 {{- end }}
+{{- if eq .Values.agent.names "token" }}
+    - --query-names=false
+    - --query-token-file=/etc/vcuda/names/token
+{{- end }}
 {{- if ne (int .Values.agent.port) 5678 }}
     - --query-port={{ .Values.agent.port }}
 {{- end }}
@@ -195,6 +199,12 @@
     # socket again at each start. Without a runtime socket the agent reads pod statuses, which are a little later.
     - name: runtime
       mountPath: {{ dir $socket }}
+{{- end }}
+{{- if eq .Values.agent.names "token" }}
+    # Who shows this token sees the names of pods.
+    - name: names
+      mountPath: /etc/vcuda/names
+      readOnly: true
 {{- end }}
     # Temporary files of credential plugins and Python; the image is read-only.
     - name: tmp

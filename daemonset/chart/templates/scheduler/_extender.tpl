@@ -52,6 +52,9 @@
     # What claims hold is shown beside the device plugin's GPUs.
     - --dra=true
 {{- end }}
+{{- if include "vcuda.showsNames" . }}
+    - --agent-token-file=/etc/vcuda/names/token
+{{- end }}
 {{- $state := include "vcuda.at" (list . "agent.stateDirectory") }}
 {{- if ne $state "/etc/gpu-manager" }}
     - --state-directory={{ $state }}
@@ -131,6 +134,12 @@
     # Temporary files for the credentials of the service account; the image is read-only.
     - name: tmp
       mountPath: /tmp
+{{- if include "vcuda.showsNames" . }}
+    # For which agents tell who uses their GPUs.
+    - name: names
+      mountPath: /etc/vcuda/names
+      readOnly: true
+{{- end }}
 {{- if ne .Values.webhook.certificates.from "self" }}
     - name: certificate
       mountPath: /etc/vcuda/certificate
@@ -166,6 +175,7 @@ runtime-class: webhook.runtimeClass
 hide-gpus: webhook.hideGpus
 translate-to-claims: webhook.translateToClaims
 dra: agent.dra.enabled
+agent-token-file: agent.names
 state-directory: agent.stateDirectory
 translate-hami: hami.translate
 hami-unlimited-cores: hami.unlimitedCores
