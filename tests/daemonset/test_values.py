@@ -24,6 +24,7 @@ WRONG: dict[str, tuple[Object, str]] = {
     "an unknown node policy": ({"scheduler": {"nodePolicy": "random"}}, "nodePolicy"),
     "an unknown GPU policy": ({"scheduler": {"gpuPolicy": "mutex"}}, "gpuPolicy"),
     "an unknown choice of nodes": ({"scheduler": {"nodeChoice": "both"}}, "nodeChoice"),
+    "a Grafana that is no address": ({"monitoring": {"grafanaUrl": "javascript:alert(1)"}}, "grafanaUrl"),
     "a scrape without unit": ({"monitoring": {"scrapeTimeout": "10"}}, "scrapeTimeout"),
     "a relabeling in Prometheus' own words": ({"monitoring": {"relabelings": [{"target_label": "a"}]}}, "target_label"),
     "no replica": ({"scheduler": {"replicas": 0}}, "replicas"),

@@ -476,7 +476,7 @@ async def _look(kubeconfig: Path, node: str) -> None:
         await expect(visit.page.locator(".nodes .gpu")).to_have_count(8)
         await visit.page.click(f"text={node}")
         await expect(visit.page.locator("body")).to_contain_text("default/vcuda-sample")
-        await visit.page.keyboard.press("2")
+        await visit.page.keyboard.press("3")
         await expect(visit.page.locator("tbody tr")).to_have_count(len(SAMPLES))
         assert (visit.strangers(f"http://{urlsplit(address).netloc}"), visit.problems) == ([], [])
 
