@@ -42,7 +42,15 @@ function row(each, first) {
   return h('tr', { 'data-key': each.namespace ?? '' }, h('td', { class: 'main' }, first),
     h('td', { class: 'num', 'data-name': 'Pods' }, count(each.pods)),
     coresCell(each.cores, each.cores_used),
-    h('td', { class: 'num', 'data-name': 'Idle cores' }, cores(each.cores_idle), isKnown(each.cores_idle) && ` (${percent(share(each.cores_idle, each.cores_idle + each.cores_used))})`),
+    h('td', { class: 'num', 'data-name': 'Idle cores' }, idle(each)),
     memoryCell(each.blocks, each.memory_used_bytes),
     h('td', { class: 'num', 'data-name': 'Throttled' }, isKnown(each.throttled_seconds) ? lasting(each.throttled_seconds) : '–'));
+}
+
+/** Of the shares whose use is known: an agent may not answer, or not have measured yet. */
+function idle(each) {
+  if (!isKnown(each.cores_idle)) return '–';
+  const measured = each.cores_idle + each.cores_used;
+  return [`${cores(each.cores_idle)} (${percent(share(each.cores_idle, measured))})`,
+    measured + 1 < each.cores && h('span', { class: 'small' }, `of ${cores(measured)} measured`)];
 }

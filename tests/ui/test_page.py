@@ -92,6 +92,7 @@ async def test_use_stands_beside_what_is_allocated_and_the_most_idle_first(brows
         names = visit.page.locator("tbody .main")
         await expect(names).to_have_text(["batch", "research", "serving", "training"])
         await expect(visit.page.locator("tfoot")).to_contain_text("Sum of 4301,073 of 2,170")
+        await expect(visit.page.locator("tfoot")).to_contain_text("297 (22 %)of 1,370 measured")
         await visit.page.select_option("[data-filter=sort]", "idle:desc")
         await expect(names.first).to_have_text("research")
         await expect(visit.page.locator("tbody tr").first).to_contain_text("153 (96 %)")
