@@ -158,7 +158,7 @@ class _Drawing:
 
     def _owner(self, grant: Grant) -> str:
         role = grant.allocation.role
-        remarks = [*([] if role is ContainerRole.APP else [role.value]), *([] if grant.proved else ["not proved yet"])]
+        remarks = [*([] if role is ContainerRole.APP else [role.value]), *([] if grant.proved else ["unverified"])]
         return f"{grant.allocation.owner} ({', '.join(remarks)})" if remarks else str(grant.allocation.owner)
 
     def _free_below(self, node: TopologyNode) -> str:

@@ -177,7 +177,7 @@ async def test_a_mistake_is_told(service: ViewService) -> None:
         ("/view/nodes/", {}, 404, "no node '' has vcuda's GPUs"),
         ("/view/", {}, 404, f"no such view; the views are {VIEWS}"),
         ("/view/events", {"stage": "bound"}, 400, f"'stage' is not a parameter; {OF_EVENTS}"),
-        ("/view/nodes", {"more": "e30"}, 400, "more is no token of a page; take it from the page before"),
+        ("/view/nodes", {"more": "e30"}, 400, "more is no token of a page; take it from the previous page"),
     ]
     found = [(path, query, *await asked(service, path, query, token="good")) for path, query, *_ in cases]
     assert found == [

@@ -376,12 +376,12 @@ def _key_of(token: str) -> Key | None:
     if not token:
         return None
     if len(token) > _LONGEST_TOKEN:
-        raise ParseError("more is no token of a page; take it from the page before")
+        raise ParseError("more is no token of a page; take it from the previous page")
     try:
         text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         return tuple(msgspec.json.decode(text, type=list[int | float | str]))
     except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise ParseError("more is no token of a page; take it from the page before") from None
+        raise ParseError("more is no token of a page; take it from the previous page") from None
 
 
 NOTHING_KNOWN = NodeUse()
