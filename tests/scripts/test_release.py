@@ -64,7 +64,7 @@ def test_the_chart_is_the_one_of_the_tree(files: Path, tmp_path: Path) -> None:
     with tarfile.open(files / CHART) as archive:
         archive.extractall(tmp_path, filter="data")
     helm = manifests.helm()
-    flag = "--set=webhook.certificates.patch=true"  # without it each rendering makes a CA
+    flag = "--set=webhook.certificates.patch=true,agent.names=all"  # without them each rendering makes a CA and a token
     assert manifests.render(helm, flag, chart=files / CHART) == manifests.render(helm, flag, chart=manifests.CHART)
     assert (tmp_path / "vcuda/README.md").read_text() == (manifests.CHART / "README.md").read_text()
 
