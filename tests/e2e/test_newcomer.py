@@ -631,7 +631,7 @@ def test_what_the_monitors_select_is_scraped_and_raises_no_alert(running: Releas
     assert seen["up"] == {"vcuda-agent": 1, "vcuda-scheduler": 2, "vcuda-kube-scheduler": 2}
     assert seen["pods"] == dict.fromkeys(SAMPLES, 1)
     assert seen["queues"], "these are of kube-scheduler itself"
-    assert seen["alerts"] == {}
+    assert seen["alerts"].keys() <= {"VcudaShareIdle"}, "pending: the samples sleep, which is an alert after hours"
 
 
 def test_on_a_cluster_without_the_prometheus_operator_monitors_are_refused(running: Release) -> None:
