@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.call_path import TRACES
 
-MOST = {"allocate": (27, 300), "filter": (22, 205), "bind": (20, 150), "explain": (20, 300)}
+MOST = {"allocate": (27, 300), "filter": (22, 205), "bind": (20, 150), "explain": (21, 321)}
 """Files and calls of each: what docs/measurements.md says that they have, or their goals where these are met."""
 THROUGH = {
     "allocate": {"kubelet/plugin.py:ResourcePlugin.Allocate", "ledger/ledger.py:Ledger.grant"},

@@ -124,7 +124,7 @@ async def test_what_cannot_be_served_is_refused_with_one_sentence(short_tmp: Pat
         ([("c", 20, 0)], "a share needs both, so add tencent.com/vcuda-memory"),
         ([("c", 0, 4)], "add tencent.com/vcuda-core"),
         ([("c", 150, 4)], "write 100 or 200"),
-        ([("c", 20, 65)], "65 blocks"),
+        ([("c", 20, 65)], "16.25 GiB"),
     ]
     for containers, said in cases:
         with subtests.test(containers=containers):
