@@ -15,6 +15,7 @@ checkpoint names containers that ended long ago.
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -68,6 +69,7 @@ class AgentFiles:
         inventory: Callable[[], Inventory],
         mount: Callable[[bool], str] | None = None,
         make_room: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mount = mount
         self.make_room = make_room
@@ -80,7 +82,7 @@ class AgentFiles:
         self._cdi = cdi
         self._inventory = inventory
         self._has_followed = True
-        self._cuts = Pace(_CUT_EVERY_S)
+        self._cuts = Pace(_CUT_EVERY_S, clock=clock)
 
     def open(self, boot_id: str = "") -> None:
         """Once at start: the mirror can be mounted, and files that a reboot removed or made invalid are repaired."""

@@ -45,14 +45,16 @@ def mounted(base: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", base], check=True)  # a thread may still free files of it
 
 
-def files_of(base: Path, *, make_room: Callable[[], bool] = lambda: False) -> tuple[AgentFiles, SharedState]:
+def files_of(
+    base: Path, *, make_room: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+) -> tuple[AgentFiles, SharedState]:
     shared = SharedState(base)
     mirror = DriverMirror(base.parent / "mirror", MirrorOptions(base, base, Machine.here()), loaded=lambda: "1")
     mirror.open()
     mirror.state = MirrorState(refusal="")
     directories = GrantDirectories(base)
     files = AgentFiles(
-        directories, shared, mirror=mirror, cdi=None, inventory=lambda: inventory(2), make_room=make_room
+        directories, shared, mirror=mirror, cdi=None, inventory=lambda: inventory(2), make_room=make_room, clock=clock
     )
     return files, shared
 
@@ -196,7 +198,8 @@ def test_what_is_not_want_of_room_costs_no_look_at_other_containers(tmp_path: Pa
 @pytest.mark.root
 def test_who_changes_limits_where_no_room_is_has_others_cut_once_in_some_seconds(small: Path) -> None:
     """The author of a pod sets the pace of its changes; kubelet that of starts, and it waits for the answer."""
-    files, shared = files_of(small)
+    now = 0.0
+    files, shared = files_of(small, clock=lambda: now)
     attacker, changing, victim = map(share_of, ("attacker", "changing", "victim"))
     for each in (attacker, changing):
         files.fill(each)
@@ -210,6 +213,9 @@ def test_who_changes_limits_where_no_room_is_has_others_cut_once_in_some_seconds
         with pytest.raises(ContainerError, match="No space left on device"):
             files.limit(replace(changing, limits=PodLimits(soft_cores=soft)))
     assert path.stat().st_blocks == taken
+    now = 10.0
+    assert files.limit(replace(changing, limits=PodLimits(soft_cores=60)))
+    fill_with_blocks(path)
     assert files.fill(victim), "a start does not wait"
 
 
