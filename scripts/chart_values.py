@@ -83,8 +83,7 @@ def readme() -> str:
 {about["description"]}.
 
 ```
-helm install vcuda oci://registry.example.org/charts/vcuda --version {about["version"]} \\
-    --namespace kube-system --set image.repository=registry.example.org/vcuda
+helm install vcuda daemonset/chart --namespace kube-system --set image.repository=REGISTRY/vcuda
 ```
 
 [Installation](../../docs/install.md), [platforms](../../docs/how-to/platforms.md),

@@ -28,7 +28,7 @@ from deviceplugin.placement.snapshot import occupied
 from deviceplugin.structs import replace
 
 _TO_CLAIMS = "offered to ResourceClaims"
-_HELD_BY_CLAIMS = "held by ResourceClaims, and offered to the device plugin when they have ended"
+_HELD_BY_CLAIMS = "allocated to ResourceClaims, and offered to the device plugin when they have ended"
 
 
 class GpuOffers(msgspec.Struct, frozen=True):

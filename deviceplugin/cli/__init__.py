@@ -114,4 +114,4 @@ def _is_for_click(error: Exception) -> bool:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="vcuda", message="%(prog)s %(version)s")
 def main() -> None:
-    """GPU sharing for Kubernetes: a pod gets exactly the share of an NVIDIA GPU that it requests."""
+    """GPU sharing for Kubernetes: a pod asks for a part of a GPU's time and memory and gets it, with limits."""

@@ -108,7 +108,7 @@ def _as_lines(found: Explanation, *, full: bool) -> list[str]:
     if found.reasons:
         counted = [f"{count:>6} node{'s' * (count != 1)}: {reason}" for reason, count in found.reasons.items()]
         lines += ["", *_cut_list(counted, _MOST_REASONS, full=full)]
-    shown = found.nodes if full else found.nodes[:_NEAREST]
+    shown = found.nodes if full else () if found.node else found.nodes[:_NEAREST]
     for node in shown:
         lines += ["", *(_every_line(node) if full else _short_lines(node))]
     return [*lines, *_left_out(found, len(shown))]
@@ -123,6 +123,8 @@ def _heading(found: Explanation) -> list[str]:
 
 def _left_out(found: Explanation, shown: int) -> list[str]:
     hidden, unseen = len(found.nodes) - shown, found.left_out * bool(found.nodes)
+    if hidden and not shown:
+        return ["", f"--all shows {hidden} of the other nodes in full."]
     if hidden:
         farther = f"; {unseen} farther from fitting are never shown" if unseen else ""
         return ["", f"These are the {shown} nodes nearest to fitting. --all shows {hidden} more in full{farther}."]

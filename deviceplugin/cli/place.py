@@ -190,7 +190,8 @@ _MEMORY = SettingType("memory", "BLOCKS|QUANTITY", _read_memory)
     type=_MEMORY,
     metavar=_MEMORY.metavar,
     default="0",
-    help="Requested memory: blocks of 256 MiB, or a quantity such as 8Gi, rounded up to blocks.",
+    help="Requested memory: blocks of 256 MiB, or a quantity such as 8Gi, rounded up to blocks. Without it a share "
+    "gets its part of the smallest GPU, as from the webhook.",
 )
 @click.option(
     "--gpu-memory",
@@ -272,6 +273,7 @@ def place(
         )
     node = read_node(file, gpu_memory_mib)
     inventory = with_unhealthy(node.inventory, unhealthy)
+    blocks = blocks or _blocks_for(cores, parts, inventory)
     request = parse_request(cores, blocks, parts=parts, share_mode=share_mode)
     uuids, not_uuids = named(inventory, use, "--use-gpu"), named(inventory, avoid, "--avoid-gpu")
     choice = choose(
@@ -285,6 +287,14 @@ def place(
         say(*_as_lines(choice, explain))
     else:
         show_document(_document(choice, explain), output)
+
+
+def _blocks_for(cores: int, parts: int, inventory: Inventory) -> int:
+    """As the webhook fills memory in: a share gets its part of the smallest GPU."""
+    each, rest = divmod(cores, parts)
+    if rest or not 0 < each < CORES_PER_GPU or not inventory.gpus:
+        return 0
+    return parts * max(1, min(gpu.blocks for gpu in inventory.gpus) * each // CORES_PER_GPU)
 
 
 def _as_lines(choice: Choice, explain: bool) -> list[str]:

@@ -7,6 +7,7 @@ what happened to pods, nodes and GPUs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import TypeVar
 
 import click
@@ -56,9 +57,12 @@ def _blocks(row: PodRow) -> int:
 
 
 def _gpus(containers: Iterable[ContainerRow]) -> str:
-    """Minor numbers; `?` for a GPU that the node does not have any more."""
+    """Minor numbers, neighbours together; `?` for a GPU that the node does not have any more."""
     minors = {share.minor for each in containers for share in each.shares if share.uuid}
-    return ",".join(["?" if each is None else str(each) for each in sorted(minors, key=lambda one: (one is None, one))])
+    known = sorted(each for each in minors if each is not None)
+    runs = [[each for _, each in run] for _, run in groupby(enumerate(known), key=lambda one: one[1] - one[0])]
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs]
+    return ",".join([*parts, *(["?"] if None in minors else [])])
 
 
 def _claims(row: PodRow) -> str:
@@ -154,11 +158,11 @@ _USE_SORTS: dict[str, Sort[PodRow]] = {
 _WHOLE_PODS = ("name", "node")
 """In these orders the containers of a pod are equal."""
 _USE: tuple[Field[PodRow], ...] = (
-    Field("NODE", rank=3, text=lambda row, _: row.node or ""),
+    Field("NODE", rank=5, text=lambda row, _: row.node or ""),
     Field("GPU", rank=5, text=lambda row, _: _gpus(row.containers)),
     Field("CORES", rank=1, right=True, summed=True, text=lambda row, _: str(_cores(row))),
     Field("USED", right=True, summed=True, text=_cores_used, bar=_used_part, bar_colour=even_colour),
-    Field("IDLE", rank=6, right=True, summed=True, text=_idle_cores),
+    Field("IDLE", rank=1, right=True, summed=True, text=_idle_cores),
     Field("MEMORY", rank=2, right=True, summed=True, text=lambda row, _: q.blocks(_blocks(row))),
     Field(
         "USED",

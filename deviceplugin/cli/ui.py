@@ -40,7 +40,7 @@ _EVERYTHING = "/"
 @click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
 @connected
 def ui(listen_port: int, no_browser: bool, connection: Connection) -> None:
-    """Show the cluster in a browser: nodes, GPUs, pods, and why pods wait.
+    """Show the cluster in a browser: nodes, GPUs, pods, and why pods are Pending.
 
     Serves the scheduler's page on 127.0.0.1 with your rights until you press Ctrl-C. The address that is printed works
     once; where a browser is opened, within a minute.

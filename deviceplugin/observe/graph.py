@@ -92,7 +92,7 @@ class _Drawing:
     def orphans(self) -> Iterator[str]:
         for grant in self._picture.orphans:
             gone = [uuid for uuid in sorted(grant.allocation.uuids) if self._inventory.gpu(uuid) is None]
-            yield f"{self._glyphs.mark} {', '.join(gone)} is gone and still held by {self._owner(grant)}"
+            yield f"{self._glyphs.mark} {', '.join(gone)} is gone and still allocated to {self._owner(grant)}"
 
     def legend(self) -> Iterator[str]:
         levels = sorted({node.level for node in self._root.walk() if node.level is not None})

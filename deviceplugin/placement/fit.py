@@ -47,7 +47,7 @@ class NodeRejection(enum.Enum):
     """Why a node does not carry a pod."""
 
     NO_GPU = "no GPU"
-    NO_OPEN_GPU = "every GPU is unhealthy, cordoned or otherwise closed"
+    NO_OPEN_GPU = "every GPU is unavailable: unhealthy, cordoned, or in a mode without pods"
     NO_SHARES = "no shares of GPUs, whole GPUs only"
     UNWANTED = "no GPU that the pod wants by UUID"
     MODEL = "no GPU of a wanted model"

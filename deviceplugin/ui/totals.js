@@ -2,7 +2,7 @@
    In: ClusterView. Out: cards. Invariant: none of them is a sum over a page. */
 
 import { h } from './dom.js';
-import { BLOCK, cores, count, isKnown, memory, percent, plural, share } from './format.js';
+import { BLOCK, cores, count, isKnown, memory, percent, plural, rounded, share } from './format.js';
 import { bar, blocksOf } from './parts.js';
 
 export function totals(cluster) {
@@ -17,7 +17,7 @@ export function totals(cluster) {
     used('Cores (1/100 of a GPU’s time)', 'cores', cluster.cores_allocated, cluster.cores, cluster.cores_used,
       `${cores(cluster.cores_allocated)} of ${cores(cluster.cores)} allocated`, `${cores(cluster.cores_used)} used${measured}`),
     used('Memory', 'memory', cluster.blocks_allocated * BLOCK, cluster.blocks * BLOCK, usedMemory,
-      `${blocksOf(cluster.blocks_allocated, cluster.blocks)} allocated`, `${memory(usedMemory)} used`),
+      `${blocksOf(cluster.blocks_allocated, cluster.blocks)} allocated`, `${rounded(usedMemory, cluster.blocks * BLOCK)} used`),
     card('Pods', count(cluster.pods_bound), `${count(cluster.pods_pending)} pending${cluster.pods_reserved ? `, ${count(cluster.pods_reserved)} reserved` : ''}`,
       cluster.pods_pending && '#/pending'),
   ];

@@ -104,6 +104,9 @@ def test_a_profile_says_what_each_gpu_has_and_what_runs_on_it(profile: str, subt
         ("--cores 200 --memory 122", [0, 1]),
         ("--cores 50 --memory 4", [3]),
         ("--cores 50 --memory 100", [1]),
+        ("--cores 50", [3]),  # half of the smallest GPU's memory
+        ("--cores 50 --occupied 3:10:40", [1]),
+        ("--cores 50 --memory 4 --occupied 3:10:40", [3]),
     ]
     for args, gpus in cases:
         with subtests.test(args=args):
@@ -156,7 +159,6 @@ def test_what_cannot_be_placed_is_one_sentence_on_standard_error(matrix: str, su
         ("--cores 700", ["7 whole GPUs asked", "GPUs 0-5 are free", "at most 6 GPUs"]),
         ("--cores 60 --memory 4 --gpu-memory 512", ["too small in memory", "512 MiB"]),
         ("--cores 150", ["150 is not possible", "100 or 200"]),
-        ("--cores 50", ["without tencent.com/vcuda-memory"]),
         ("--cores 0 --memory 8", ["without tencent.com/vcuda-core"]),
         ("--cores 0", ["--cores 0 requests nothing"]),
         ("--cores 50 --memory 8 --no-share-mode", ["whole GPUs only"]),

@@ -65,6 +65,20 @@ def test_a_case_that_is_wrong_is_found(prometheus_programs: None, tmp_path: Path
     assert judged(tmp_path, {case.alert: [fired(case, case.quiet, count=1)]})[0] != 0
 
 
+def test_a_whole_gpu_that_idles_is_told_of_by_the_drivers_utilization(
+    prometheus_programs: None, tmp_path: Path
+) -> None:
+    """Nothing counts the GPU seconds of a container that runs on the unmodified driver."""
+    (case,) = (each for each in CASES if each.alert == "VcudaShareIdle")
+    pod = 'namespace="ml",pod="p"'
+    idle = {
+        f"vcuda_container_cores_limit_ratio{{{pod}}}": "8x500",
+        f"vcuda_container_cores_used_ratio{{{pod}}}": "0x500",
+    }
+    status, said = judged(tmp_path, {case.alert: [fired(case, idle, count=1)]})
+    assert status == 0, said
+
+
 SAID: dict[str, tuple[str, dict[str, str], dict[str, str], str]] = {
     "node": (
         "VcudaAgentNotRegistered",
@@ -91,7 +105,7 @@ SAID: dict[str, tuple[str, dict[str, str], dict[str, str], str]] = {
             'vcuda_container_gpu_seconds_total{namespace="ml",pod="p"}': "1x500",
         },
         {"namespace": "ml", "pod": "p"},
-        "Pod ml/p uses nothing of the 0.50 GPUs that are allocated to it",
+        "Pod ml/p leaves the 0.50 GPUs that are allocated to it idle",
     ),
     "value": (
         "VcudaPodsPending",
