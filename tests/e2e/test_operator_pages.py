@@ -93,7 +93,7 @@ def test_a_release_is_installed_and_the_first_pod_gets_its_share(scene: Scene, p
 
 def test_the_command_is_installed_from_the_release(pages: dict[str, Page], tmp_path: Path) -> None:
     page = pages["kubectl.md"]
-    _, install, at_once = page.blocks("Install")  # the first one is krew's: tests/scripts/test_plugin.py
+    *_, install, at_once = page.blocks("Install")  # before these a clone's and krew's: tests/scripts/test_plugin.py
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     bin_ = tmp_path / "venv/bin"
     said = page.shell(f"PATH={bin_}:$PATH\n{install}\nhash -r\nwhich vcuda kubectl-vcuda\nkubectl vcuda version")

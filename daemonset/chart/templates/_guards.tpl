@@ -34,13 +34,16 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Refuses to install an agent on GPUs that another device plugin offers. `helm template` sees no nodes. */}}
+{{/* Refuses to install an agent on GPUs that another device plugin offers, where the node is chosen by what discovery found and
+not by its owner: kubelet may show the resource of a plugin that has ended. `helm template` sees no nodes. */}}
 {{- define "vcuda.refuseOtherPlugins" -}}
 {{- if .Release.IsInstall -}}
 {{- range $node := lookup "v1" "Node" "" "" | dig "items" list -}}
+{{- if ne (dig "metadata" "labels" "nvidia-device-enable" "" $node) "enable" -}}
 {{- range $resource, $amount := dig "status" "allocatable" dict $node -}}
 {{- if and (regexMatch "^nvidia[.]com/(gpu|mig-)" $resource) (ne (toString $amount) "0") (include "vcuda.isGpuNode" (list $ $node)) -}}
-{{- fail (printf "gpuNodes: node %s is one of them, and another device plugin offers its GPUs as %s; a GPU could be allocated twice. Stop that plugin there, or begin with nodes that you choose: --set 'gpuNodes={nvidia-device-enable=enable}' (docs/how-to/time-slicing.md)" $node.metadata.name $resource) -}}
+{{- fail (printf "gpuNodes: node %s is one of them, and another device plugin offers its GPUs as %s; a GPU could be allocated twice. Stop that plugin there and label the node nvidia-device-enable=enable, or begin with nodes that you choose: --set 'gpuNodes={nvidia-device-enable=enable}' (docs/how-to/time-slicing.md)" $node.metadata.name $resource) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

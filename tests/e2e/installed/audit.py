@@ -28,6 +28,7 @@ class Asked:
     namespace: str
     status: int
     allowed: bool
+    said: str = ""
 
     def __str__(self) -> str:
         return (
@@ -39,9 +40,11 @@ def refused(requests: Iterable[Asked]) -> list[Asked]:
     """Those that were refused for good.
 
     A busy API server learns of a Role after the pod that needs it has started, so one that is allowed later is none.
+    In a namespace that is being deleted nobody creates anything.
     """
     last = {(each.account, each.verb, each.resource, each.namespace, each.name): each for each in requests}
-    return [each for each in last.values() if not each.allowed or each.status in (401, 403)]
+    found = (each for each in last.values() if not each.allowed or each.status in (401, 403))
+    return [each for each in found if "is being terminated" not in each.said]
 
 
 def audited(cluster: Cluster) -> int:
@@ -67,6 +70,7 @@ def asked(cluster: Cluster, since: int) -> Iterator[Asked]:
             namespace=target.get("namespace", ""),
             status=event.get("responseStatus", {}).get("code", 0),
             allowed=event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow",
+            said=event.get("responseStatus", {}).get("message", ""),
         )
 
 
