@@ -67,6 +67,8 @@ def _of_module(path: Path, package: Path) -> Iterator[LogEvent]:
             raise ValueError(f"{module}:{call.lineno}: the key of this log event is not found; write it as a string")
         fields = tuple(name for each in call.keywords for name in _fields(each))
         level = "error" if call.func.attr == "exception" else call.func.attr
+        if not usual:
+            raise ValueError(f"{module}:{call.lineno}: the name of the logger is not found")
         yield from (LogEvent(key, level, usual, module, fields) for key in keys)
 
 
@@ -91,7 +93,11 @@ def _calls(tree: ast.Module) -> Iterator[tuple[_Function | None, ast.Call]]:
 
 
 def _is_get_logger(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get_logger"
+    """structlog's function, or the class that imports structlog later."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return called in ("get_logger", "LazyLogger")
 
 
 def _named_logger(node: ast.AST) -> str:
