@@ -1,6 +1,8 @@
 """Waiting for a condition with a deadline, the only way the e2e tests wait.
 
 In: a condition. Out: its first true value, or `DeadlineError` that says what was awaited and shows the evidence.
+A condition may read what is not filled in yet: the API server shows a new object before a controller has written its
+status, as `null` or not at all.
 Not here: what the conditions are. Invariant: nothing waits without an end, and no end comes because a machine is slow.
 """
 
@@ -32,10 +34,14 @@ def wait_until(
     """Looks less often the longer it has waited: the end is seen at most a tenth of the wait too late."""
     began = time.monotonic()
     while True:
-        value = condition()
-        if value:
-            return value
+        missing: Exception | None = None
+        try:
+            if value := condition():
+                return value
+        except (LookupError, TypeError) as error:
+            missing = error
         waited = time.monotonic() - began
         if waited > seconds:
-            raise DeadlineError(f"{what}: not within {seconds:.0f} s.\n{evidence() if evidence else ''}".rstrip())
+            shown = f"{what}: not within {seconds:.0f} s.\n{evidence() if evidence else ''}".rstrip()
+            raise DeadlineError(shown) from missing
         time.sleep(min(max(waited / 10, _SHORTEST_S), _LONGEST_S))
