@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from sandbox.cluster import pods
 from sandbox.cluster.client import ApiError, Client, JsonObject
-from sandbox.cluster.policies import wait_until_in_force
+from sandbox.cluster.policies import ADMISSION_PATHS, wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 
 DRA = "/apis/resource.k8s.io/v1"
@@ -22,8 +22,7 @@ DRIVER, SHARES, WHOLE_GPUS = "gpu.vcuda.tencent.com", "vcuda.tencent.com", "vcud
 _PLACES = {
     "DeviceClass": CLASSES,
     "ResourceSlice": SLICES,
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    **ADMISSION_PATHS,
 }
 
 

@@ -1,4 +1,4 @@
-"""Waiting until the API server holds to policies that were just stored.
+"""Where admission policies and webhooks are in the API server, and waiting until new policies are in force.
 
 In: the admin's client, after the policies and their bindings were stored or changed. Out: nothing, once the API server
 applies them all. Invariant: no policy of the caller has to be broken to find out.
@@ -15,7 +15,14 @@ from sandbox.cluster.client import ApiError, Client, JsonObject
 from sandbox.cluster.waiting import wait_until
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-_POLICIES, _BINDINGS = f"{ADMISSION}/validatingadmissionpolicies", f"{ADMISSION}/validatingadmissionpolicybindings"
+WEBHOOKS = f"{ADMISSION}/mutatingwebhookconfigurations"
+POLICIES, BINDINGS = f"{ADMISSION}/validatingadmissionpolicies", f"{ADMISSION}/validatingadmissionpolicybindings"
+ADMISSION_PATHS = {
+    "MutatingWebhookConfiguration": WEBHOOKS,
+    "ValidatingAdmissionPolicy": POLICIES,
+    "ValidatingAdmissionPolicyBinding": BINDINGS,
+}
+"""By kind."""
 _PROBES = "/api/v1/namespaces/default/configmaps?dryRun=All"
 
 
@@ -23,12 +30,12 @@ def wait_until_in_force(admin: Client) -> None:
     """Every policy and binding that was stored before the call."""
     name = f"last-{uuid.uuid4().hex}"
     try:
-        admin.post(_POLICIES, {"metadata": {"name": name}, "spec": _refusing(name)})
+        admin.post(POLICIES, {"metadata": {"name": name}, "spec": _refusing(name)})
         binding = {"policyName": name, "validationActions": ["Deny"]}
-        admin.post(_BINDINGS, {"metadata": {"name": name}, "spec": binding})
+        admin.post(BINDINGS, {"metadata": {"name": name}, "spec": binding})
         wait_until(lambda: _is_refused(admin, name), "the policies are in force")
     finally:
-        for path in (_BINDINGS, _POLICIES):
+        for path in (BINDINGS, POLICIES):
             with contextlib.suppress(ApiError):
                 admin.delete(f"{path}/{name}")
 

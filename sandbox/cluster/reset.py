@@ -11,16 +11,16 @@ from sandbox.cluster import pods
 from sandbox.cluster.claims import CLAIMS, CLASSES, SLICES, TEMPLATES
 from sandbox.cluster.client import ApiError
 from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.policies import BINDINGS, POLICIES, WEBHOOKS
 from sandbox.cluster.waiting import DeadlineError, wait_until
 
 _BY_HELM = "?labelSelector=app.kubernetes.io/managed-by=Helm"
 _SYSTEM, _RIGHTS = "namespaces/kube-system", "/apis/rbac.authorization.k8s.io/v1"
-_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _PODS = (f"/api/v1/{_SYSTEM}/pods", f"/api/v1/namespaces/{pods.NAMESPACE}/pods")
 _COLLECTIONS = (
-    f"{_ADMISSION}/mutatingwebhookconfigurations",  # first: nothing may stand in the way of the others
-    f"{_ADMISSION}/validatingadmissionpolicybindings",
-    f"{_ADMISSION}/validatingadmissionpolicies",
+    WEBHOOKS,  # first: nothing may stand in the way of the others
+    BINDINGS,
+    POLICIES,
     f"/apis/apps/v1/{_SYSTEM}/daemonsets",
     f"/apis/apps/v1/{_SYSTEM}/deployments",
     f"/apis/apps/v1/namespaces/{pods.NAMESPACE}/deployments",

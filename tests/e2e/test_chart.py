@@ -16,7 +16,7 @@ import yaml
 from deviceplugin.kube.cluster_client import Secret
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
-from sandbox.cluster.policies import wait_until_in_force
+from sandbox.cluster.policies import ADMISSION, wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import REPOSITORY
 from scripts import manifests
@@ -44,9 +44,9 @@ SERVER_KINDS = {
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
     "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
-    "MutatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"),
-    "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
-    "ValidatingAdmissionPolicyBinding": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings"),
+    "MutatingWebhookConfiguration": (ADMISSION, "mutatingwebhookconfigurations"),
+    "ValidatingAdmissionPolicy": (ADMISSION, "validatingadmissionpolicies"),
+    "ValidatingAdmissionPolicyBinding": (ADMISSION, "validatingadmissionpolicybindings"),
     "DeviceClass": ("/apis/resource.k8s.io/v1", "deviceclasses"),
 }
 FOREIGN_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule"}

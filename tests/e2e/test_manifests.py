@@ -12,7 +12,7 @@ import pytest
 
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
-from sandbox.cluster.policies import wait_until_in_force
+from sandbox.cluster.policies import ADMISSION_PATHS, wait_until_in_force
 from tests.daemonset.manifests import Object, base, confinement, documents, with_component
 
 pytestmark = pytest.mark.e2e
@@ -28,8 +28,7 @@ PATHS = {
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "DaemonSet": "/apis/apps/v1/namespaces/kube-system/daemonsets",
     "Pod": PODS,
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    **ADMISSION_PATHS,
 }
 OWN, OTHER = "manifests-own", "manifests-other"
 REFUSED = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
@@ -130,7 +129,9 @@ def agent(admin: Client, cluster: Cluster) -> Iterator[Client]:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A request of the agent on OWN, and what the refusal says; empty where it is allowed."""
+    """A request of the agent on OWN, and what the refusal says; empty where it is allowed. It changes nothing, so that
+    none depends on another.
+    """
 
     method: str
     path: str
@@ -139,7 +140,8 @@ class Attempt:
 
     def by(self, client: Client) -> str:
         kind = "application/strategic-merge-patch+json" if self.method == "PATCH" else "application/json"
-        return client.text(self.method, self.path, body=self.body, content_type=kind)
+        query = "" if self.method == "GET" else f"{'&' if '?' in self.path else '?'}dryRun=All"
+        return client.text(self.method, f"{self.path}{query}", body=self.body, content_type=kind)
 
 
 def notes(**written: str | None) -> Object:

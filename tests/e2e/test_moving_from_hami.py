@@ -11,6 +11,7 @@ import pytest
 
 from sandbox.cluster import pods
 from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.policies import WEBHOOKS
 from sandbox.cluster.waiting import wait_until
 from tests.daemonset.chart import Object
 from tests.e2e.installed.published import published
@@ -38,7 +39,7 @@ WEB: Object = pods.pod(
     "web", [pods.container("main", "sleep 10000", LIMITS), pods.container("side", "sleep 10000", {})]
 )
 PLUGIN = f"/apis/apps/v1/namespaces/{SYSTEM}/daemonsets/hami-device-plugin"
-WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hami-webhook"
+WEBHOOK = f"{WEBHOOKS}/hami-webhook"
 REGISTERED = "hami.io/node-nvidia-register"
 
 

@@ -33,7 +33,7 @@ from sandbox.cluster.agent import PROGRAM
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.kubeconfig import write_kubeconfig
-from sandbox.cluster.policies import wait_until_in_force
+from sandbox.cluster.policies import POLICIES, WEBHOOKS, wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
@@ -60,7 +60,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 EMULATED = Path("/run/vcuda/emulated")
 NAMES = AnnotationNames()
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 PLAIN: Object = pods.pod("plain", [pods.container("c", "sleep 1000")])
 
 
@@ -381,7 +380,7 @@ def test_the_account_of_helm_test_creates_no_pod(running: Release, kubectl: Kube
 
 
 def test_doctor_names_a_ca_that_the_scheduler_does_not_have(running: Release) -> None:
-    path = f"{ADMISSION}/mutatingwebhookconfigurations/vcuda-scheduler"
+    path = f"{WEBHOOKS}/vcuda-scheduler"
     before = running.admin.get(path)["webhooks"]
     other = base64.b64encode(running.cluster.ca.certificate.read_bytes()).decode()
     wrong = {"webhooks": [{**before[0], "clientConfig": {**before[0]["clientConfig"], "caBundle": other}}]}
@@ -743,8 +742,8 @@ def test_after_the_release_is_gone_pods_are_made_as_if_it_had_never_been(running
     pods.wait_running(running.admin, ["plain"])
     made = running.admin.post(f"{pods.PODS}?dryRun=All", SAMPLES["vcuda-sample"])
     assert made["spec"]["schedulerName"] == "default-scheduler"
-    for kind in ("mutatingwebhookconfigurations", "validatingadmissionpolicies"):
-        names = [item["metadata"]["name"] for item in running.admin.get(f"{ADMISSION}/{kind}")["items"]]
+    for path in (WEBHOOKS, POLICIES):
+        names = [item["metadata"]["name"] for item in running.admin.get(path)["items"]]
         assert not [name for name in names if "vcuda" in name]
 
 

@@ -21,7 +21,7 @@ from sandbox.cluster.cluster import Cluster
 from sandbox.cluster.control_plane import ControlPlane
 from sandbox.cluster.kubeconfig import write_kubeconfig
 from sandbox.cluster.kubelet import NODE
-from sandbox.cluster.policies import wait_until_in_force
+from sandbox.cluster.policies import ADMISSION_PATHS, POLICIES, wait_until_in_force
 from sandbox.cluster.processes import Process, free_ports
 from sandbox.cluster.volcano import GROUPS, JOBS, QUEUES, Volcano, volcano_running
 from sandbox.cluster.waiting import wait_until
@@ -33,7 +33,7 @@ from tests.e2e.node.scene import wait_ledger_empty
 from tests.e2e.node.view import SHOW_AND_STAY
 from tests.e2e.node.workload import CORE, MEMORY, share
 from tests.e2e.scheduling.expectations import NAMES, check_no_gpu_is_given_out_twice, wait_agents_agree
-from tests.e2e.scheduling.installation import ADMISSION, PROGRAM, RBAC
+from tests.e2e.scheduling.installation import PROGRAM, RBAC
 from tests.e2e.scheduling.steps import bound, create, wait_all, wait_nothing_reserved
 from tests.e2e.scheduling.world import GPUS, World, everybody
 from tests.fenced import fenced
@@ -42,14 +42,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(600)]
 
 NAMESPACE, ACCOUNT = "volcano-system", "volcano-scheduler"
 _NAMESPACES = "/api/v1/namespaces"
-_POLICY = f"{ADMISSION}/validatingadmissionpolicies"
 _PATHS = {
     "ClusterRole": f"{RBAC}/clusterroles",
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
     "Role": f"{RBAC}/namespaces/{NAMESPACE}/roles",
     "RoleBinding": f"{RBAC}/namespaces/{NAMESPACE}/rolebindings",
-    "ValidatingAdmissionPolicy": _POLICY,
-    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+    **ADMISSION_PATHS,
 }
 
 
@@ -74,7 +72,7 @@ def beside_volcano(plane: ControlPlane, folder: Path, *flags: str) -> Iterator[B
             _make(plane.admin, _PATHS[item["kind"]], item, undo)
         for item in yaml.safe_load_all(rendered["scheduler/policy.yaml"]):
             if item["kind"] == "ValidatingAdmissionPolicy":
-                plane.admin.merge(f"{_POLICY}/{item['metadata']['name']}", {"spec": item["spec"]})
+                plane.admin.merge(f"{POLICIES}/{item['metadata']['name']}", {"spec": item["spec"]})
         wait_until_in_force(plane.admin)
         token = plane.admin.post(f"{accounts}/{ACCOUNT}/token", {"spec": {"expirationSeconds": 7200}})
         kubeconfig = write_kubeconfig(

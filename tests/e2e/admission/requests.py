@@ -18,16 +18,10 @@ from sandbox.cluster import pods
 from sandbox.cluster.admission import WebhookServer
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
-from sandbox.cluster.policies import wait_until_in_force
+from sandbox.cluster.policies import ADMISSION_PATHS, wait_until_in_force
 from sandbox.cluster.waiting import wait_until
 from tests.daemonset.manifests import Object, documents
 
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-PATHS = {
-    "MutatingWebhookConfiguration": f"{ADMISSION}/mutatingwebhookconfigurations",
-    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
-}
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 ALLOCATION, INDEX = "tencent.com/vcuda-allocation", "tencent.com/predicate-gpu-idx-0"
 KNOWN = KnownGpus(160, most=8, kinds=(GpuKind("NVIDIA A100", 40960), GpuKind("NVIDIA A100", 81920)))
@@ -53,7 +47,7 @@ def gpu_pod(name: str, limits: dict[str, int], *, annotations: dict[str, str] | 
 def applied(admin: Client, *objects: Object) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         for item in objects:
-            path = PATHS[item["kind"]]
+            path = ADMISSION_PATHS[item["kind"]]
             admin.post(f"{path}?fieldValidation=Strict", item)
             undo.callback(admin.delete, f"{path}/{item['metadata']['name']}")
         if any("Policy" in item["kind"] for item in objects):

@@ -12,6 +12,7 @@ from sandbox.cluster import pods
 from sandbox.cluster.admission import WebhookServer
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.policies import POLICIES
 from tests.daemonset.manifests import Object, documents
 from tests.e2e.admission.requests import (
     ALLOCATION,
@@ -19,7 +20,6 @@ from tests.e2e.admission.requests import (
     DRY,
     INDEX,
     MIRROR,
-    PATHS,
     applied,
     as_account,
     as_kubelet,
@@ -146,7 +146,7 @@ def test_kubelet_shows_its_static_pods_with_whatever_their_files_have(
 
 
 def test_the_api_server_finds_nothing_wrong_with_its_expressions(admin: Client) -> None:
-    found = admin.get(f"{PATHS['ValidatingAdmissionPolicy']}/vcuda-annotations")
+    found = admin.get(f"{POLICIES}/vcuda-annotations")
     assert found["status"]["typeChecking"] == {}
 
 

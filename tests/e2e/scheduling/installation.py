@@ -20,7 +20,7 @@ import yaml
 from sandbox.cluster.client import ApiError, Client, JsonObject
 from sandbox.cluster.control_plane import ControlPlane
 from sandbox.cluster.kubeconfig import write_kubeconfig
-from sandbox.cluster.policies import wait_until_in_force
+from sandbox.cluster.policies import ADMISSION_PATHS, wait_until_in_force
 from sandbox.cluster.processes import Process, free_ports
 from sandbox.cluster.schedulers import ExtenderAddress
 from sandbox.cluster.waiting import wait_until
@@ -32,16 +32,13 @@ SYSTEM = "kube-system"
 NAME = "vcuda-scheduler"
 SECRET = "vcuda-scheduler-tls"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 PATHS = {
     "ServiceAccount": f"/api/v1/namespaces/{SYSTEM}/serviceaccounts",
     "ClusterRole": f"{RBAC}/clusterroles",
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
     "Role": f"{RBAC}/namespaces/{SYSTEM}/roles",
     "RoleBinding": f"{RBAC}/namespaces/{SYSTEM}/rolebindings",
-    "MutatingWebhookConfiguration": f"{ADMISSION}/mutatingwebhookconfigurations",
-    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+    **ADMISSION_PATHS,
 }
 SCHEDULER_FILES = ("serviceaccount", "rbac", "policy", "webhook")
 AGENT_FILES = ("serviceaccount", "clusterrole")
