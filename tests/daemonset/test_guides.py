@@ -148,5 +148,5 @@ def test_the_sample_for_hami_asks_for_what_the_other_sample_asks_for() -> None:
     assert foreign == {
         "nvidia.com/gpu": 1,
         "nvidia.com/gpucores": limits[names.core],
-        "nvidia.com/gpumem": limits[names.memory] * 256,
+        "nvidia.com/gpumem": limits["tencent.com/vcuda-memory-mib"],
     }

@@ -268,7 +268,7 @@ def test_the_sample_pod_asks_for_something_that_can_be_given() -> None:
     names = ResourceNames()
     (pod,) = documents("sample-pod.yaml")
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
-    request = parse_request(limits[names.core], limits[names.memory])
+    request = parse_request(limits[names.core], limits["tencent.com/vcuda-memory-mib"] // 256)
     assert (request.gpus, request.kind.value) == (1, "share")
 
 

@@ -23,6 +23,7 @@ SAID: dict[str, tuple[Object, list[str]]] = {
         [
             "image.repository is not set",
             "kubectl label node NODE nvidia-device-enable=enable",
+            '"tencent.com/vcuda-core":"20","tencent.com/vcuda-memory-mib":"4096"',
             f"helm test vcuda --namespace {NAMESPACE}",
         ],
     ),
@@ -37,8 +38,15 @@ SAID: dict[str, tuple[Object, list[str]]] = {
             "kubectl label node NODE pool=gpu team=vision    # a GPU node without one of them",
         ],
     ),
+    "agents by a label of any value": (
+        {"gpuNodes": ["gpu,team=vision,free="]},
+        ["kubectl label node NODE gpu= team=vision free=    # a GPU node without one of them"],
+    ),
     "updates by hand": (VALUE_SETS["agent alone"], ["updated when you delete them", "The scheduler is disabled"]),
-    "no webhook": (VALUE_SETS["without webhook and policy"], ['"schedulerName":"vcuda-scheduler"']),
+    "no webhook": (
+        VALUE_SETS["without webhook and policy"],
+        ['"schedulerName":"vcuda-scheduler"', '"tencent.com/vcuda-memory":"16"'],
+    ),
     "a webhook that is passed over": (
         {"webhook": {"failurePolicy": "Ignore"}},
         ["WARNING: webhook.failurePolicy is Ignore"],
