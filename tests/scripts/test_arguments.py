@@ -70,3 +70,23 @@ def test_a_release_is_signed_in_one_way_or_not_at_all() -> None:
     command = [str(REPOSITORY / "scripts/publish"), "dist", "registry.example.org", "--unsigned", "--key", "cosign.key"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr[:23]) == (2, "", "usage: scripts/publish ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "the image needs buildah skopeo jq; on Debian: apt-get install buildah skopeo jq; or give --no-image"),
+        (("--image", "LICENSE"), "the image needs skopeo jq; on Debian: apt-get install skopeo jq; or give --no-image"),
+        (("--image", "no.tar"), "no.tar is no file; scripts/image makes one"),
+    ],
+)
+def test_a_release_says_what_it_lacks_before_it_installs_or_makes_anything(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "dirname").symlink_to("/usr/bin/dirname")
+    command = [str(REPOSITORY / "scripts/release"), "--uncommitted", *words, str(tmp_path / "dist")]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"release: {said}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["dirname"]

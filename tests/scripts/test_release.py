@@ -130,9 +130,9 @@ def test_what_is_no_release_is_refused_in_one_sentence(other: Path) -> None:
 
 def test_what_fails_leaves_nothing_in_the_way(other: Path) -> None:
     out = other.parent / "out"
-    done = release_files(other, out, BUILDAH="no-such-buildah")
+    done = release_files(other, out, BUILDAH="false")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith("image: buildah is missing; on Debian: apt-get install buildah\n")
+    assert "Successfully packaged chart" in done.stderr
     assert [path.name for path in other.parent.iterdir()] == [other.name]
 
 
