@@ -83,11 +83,11 @@ def readme() -> str:
 {about["description"]}.
 
 ```
-helm install vcuda daemonset/chart --namespace kube-system --set image.repository=REGISTRY/vcuda
+helm install vcuda daemonset/chart --namespace kube-system --set image.repository=$REGISTRY/vcuda
 ```
 
-[Installation](../../docs/install.md), [platforms](../../docs/how-to/platforms.md),
-[upgrade and rollback](../../docs/how-to/upgrade.md).
+`$REGISTRY` is where you pushed the image: [installation](../../docs/install.md),
+[platforms](../../docs/how-to/platforms.md), [upgrade and rollback](../../docs/how-to/upgrade.md).
 
 ## Values
 

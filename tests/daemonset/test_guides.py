@@ -89,7 +89,7 @@ def test_the_chart_takes_every_command_of_the_guides(chart: Chart, subtests: pyt
     assert {name for name, _ in commands} == set(WITH_COMMANDS)
     for name, flags in commands:
         with subtests.test(f"{name}: {flags}"):
-            words = shlex.split(_OF_HELM.sub("", flags))
+            words = shlex.split(_OF_HELM.sub("", flags).replace("$REGISTRY/", "registry.example.com/"))
             kinds = {each["kind"] for each in decoded(manifests.render(chart.helm, *words, *apis))}
             assert {"DaemonSet", "Deployment"} <= kinds
 

@@ -28,7 +28,7 @@ from tests.daemonset.chart import Object
 from tests.e2e.installed.images import image_builder, import_images
 from tests.e2e.installed.registry import Registry, registry
 from tests.e2e.installed.unpacked import MACHINES
-from tests.e2e.moving.page import EMULATED, Page
+from tests.e2e.moving.page import EMULATED, READERS, Page
 from tests.e2e.node.scene import everything, wait_offered
 from tests.fenced import fenced
 from tests.offered import blocks_of_each
@@ -109,12 +109,13 @@ def readme_pod() -> Object:
 
 def test_three_commands_lead_from_a_clone_to_the_first_pod(readme: Page, cluster: Cluster) -> None:
     (block,) = readme.blocks("Install")
-    (before, install) = re.split(r"(?=^helm install )", block, flags=re.MULTILINE)
-    assert "docker build" in before
-    assert "docker push" in before
-    readme.shell(before)
+    (registry, image, install) = re.split(r"^(?=docker |helm )", block, flags=re.MULTILINE)
+    assert registry.strip() == READERS
+    assert "docker build" in image
+    assert "docker push" in image
+    readme.shell(registry + image)
     began = time.monotonic()
-    readme.shell(install)
+    readme.shell(registry + install)
     pod = readme_pod()
     wait_until(partial(_created, cluster, pod), "the webhook takes the pod")
     wait_offered(cluster.admin, everything(blocks_of_each(_gpus(cluster).profile)))

@@ -1,8 +1,8 @@
 """The commands of a page, run as they stand there.
 
 In: a page of docs with a section for each step; the cluster, Helm, the registry. Out: what the commands said.
-Invariant: only what the page leaves to the reader is filled in: the node, and where chart and image come from. A page
-knows which of its commands were run, so that a test can say which were not.
+Invariant: only what the page leaves to the reader is filled in: the node, the registry, and where the chart comes
+from. A page knows which of its commands were run, so that a test can say which were not.
 """
 
 import os
@@ -23,6 +23,8 @@ EMULATED = "--set agent.driver.from=emulated --set agent.flags.allocation-check-
 """What the test adds to each installation: there is no GPU, and nobody waits half a minute."""
 STAYING = """--set-json 'scheduler.tolerations=[{"operator":"Exists"}]'"""
 """The cluster has one node. In the place of another one, the scheduler comes back to it while it is drained."""
+READERS = "REGISTRY=registry.example.com/team"
+"""The line in which the reader names a registry."""
 _CHARTS = re.compile(r"vcuda (?:daemonset/chart|oci://registry\.example\.org/charts/vcuda --version [\d.]+)")
 _PATIENCE_S = 400
 
@@ -94,8 +96,7 @@ class Page:
 
     def _filled_in(self, lines: str) -> str:
         chart = " ".join(self.registry.chart)
-        images = dict.fromkeys(("registry.example.org/vcuda", "REGISTRY/vcuda"), self.registry.image)
-        for word, value in {**self.words, **images}.items():
+        for word, value in {**self.words, READERS: f"REGISTRY={self.registry.address}"}.items():
             lines = lines.replace(word, value)
         lines = re.sub(r"\bNODE\b", self.node, lines)
         return lines if self.from_checkout else _CHARTS.sub(lambda _: f"vcuda {chart} {EMULATED} {STAYING}", lines)
@@ -105,5 +106,6 @@ class Page:
         return {
             **os.environ,
             "KUBECONFIG": str(self.kubeconfig),
+            "REGISTRY": self.registry.address,
             "PATH": ":".join([*map(str, folders), os.environ["PATH"]]),
         }
