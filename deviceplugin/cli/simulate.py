@@ -3,7 +3,7 @@
 In: a file of nodes, a file of pods, policies and seeds. Out: a table or JSON on standard output, a picture where one
 was asked for; how far it is on standard error, where that is a terminal. Placement is the cluster's own.
 
-The tables of `vcuda simulate`: figures by policy, by GPU model, and why tasks wait.
+The tables of `vcuda simulate`: figures by policy, by GPU model, and why pods are Pending.
 
 In: the runs of each policy, and the width of the terminal. Out: lines. Invariant: every policy is in every table; where
 not all stand side by side, those that are left follow below.
@@ -41,7 +41,7 @@ _LEAST_FIRST = 24
 """What the first column keeps before policies go below."""
 _HEADINGS = (
     "AT N%: percent of all GPUs that is allocated when N percent were requested. USELESS%: percent that is free in the "
-    "end and that the expected next task could not use. PENDING: tasks without a node, of all that came."
+    "end and that the expected next pod could not use. PENDING: pods without a node, of all that came."
 )
 
 
@@ -50,8 +50,8 @@ def lines(scene: Scene, tried: Sequence[Tried], width: int | None) -> list[str]:
     waiting = {each.name: {reason: f"{count:.0f}" for reason, count in waits(each).items()} for each in tried}
     parts = [
         [*_wrapped(f"{_title(scene, tried)}. {_HEADINGS}", width), "", *_figures(tried, width)],
-        *_side_by_side("USED% OF GPU MODEL", used, "0.0", width),
-        *_side_by_side("PENDING TASKS, BY THE REASON OF MOST NODES", waiting, "0", width),
+        *_side_by_side("ALLOCATED% OF GPU MODEL", used, "0.0", width),
+        *_side_by_side("PENDING PODS, BY THE REASON OF MOST NODES", waiting, "0", width),
         _wrapped(simplified(tried), width),
     ]
     return [line for part in parts for line in (*part, "")][:-1]
@@ -87,7 +87,7 @@ def _row(tried: Tried) -> tuple[str, ...]:
         tried.name,
         *(f"{figures[f'allocated_percent_at_{mark}']:.2f}" for mark in tried.marks),
         f"{figures['fragmented_percent']:.2f}",
-        f"{figures['waiting']:.0f}/{figures['tasks']:.0f}",
+        f"{figures['pending']:.0f}/{figures['arrived']:.0f}",
         f"{figures['seconds']:.1f}",
     )
 
@@ -129,7 +129,7 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 @click.command("simulate")
 @click.option("--nodes", type=_FILE, required=True, help="The cluster: a table of nodes (CSV), or Kubernetes objects.")
-@click.option("--pods", type=_FILE, required=True, help="The workload: a table of tasks (CSV), or Kubernetes objects.")
+@click.option("--pods", type=_FILE, required=True, help="The workload: a table of pods (CSV), or Kubernetes objects.")
 @click.option(
     "--node-policy",
     "node_policies",
@@ -154,7 +154,7 @@ _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
     type=click.FloatRange(min=0.01, max=100),
     default=1.3,
     show_default=True,
-    help="Requested GPUs at the end, as a multiple of the cluster's GPUs; tasks repeat until then.",
+    help="Requested GPUs at the end, as a multiple of the cluster's GPUs; pods repeat until then.",
 )
 @click.option(
     "--seed",
@@ -202,10 +202,10 @@ def simulate(
 ) -> None:
     """Simulate a placement policy on a workload.
 
-    Tasks arrive in random order, one by one, and again until they have asked for --inflate times the GPUs there are.
-    One that fits nowhere waits; nothing ends, whatever times the file has. CSV has the columns of the openb trace: sn,
-    cpu_milli, memory_mib, gpu, model for nodes; cpu_milli, memory_mib, num_gpu, gpu_milli and perhaps name and gpu_spec
-    for tasks.
+    Pods arrive in random order, one by one, and again until they have asked for --inflate times the GPUs there are.
+    One that fits nowhere stays Pending; nothing ends, whatever times the file has. CSV has the columns of the openb
+    trace: sn, cpu_milli, memory_mib, gpu, model for nodes; cpu_milli, memory_mib, num_gpu, gpu_milli and perhaps name
+    and gpu_spec for pods.
     """
     scene = read_scene(nodes, pods)
     _say_left_out(scene.left_out)

@@ -230,7 +230,7 @@ class AllocationSettings:
     virtual_manager_path: Path = setting(
         "virtual-manager-path",
         Path("/etc/gpu-manager/vm"),
-        "Directory with one directory for each grant; the same path on the node and here.",
+        "Directory with one directory for each container with a GPU; the same path on the node and here.",
     )
     vcuda_socket: bool = setting(
         "vcuda-socket",
@@ -267,7 +267,7 @@ class AllocationSettings:
         "vcuda writes to a pod after its Binding. Empty: no pod waits.",
         types.OPTIONAL_NAME,
     )
-    cdi: bool = setting("cdi", False, "Describe the devices of each grant through CDI as well.")
+    cdi: bool = setting("cdi", False, "Describe the devices of each container through CDI as well.")
     cdi_dir: Path = setting(
         "cdi-dir", Path("/var/run/cdi"), "Directory from which the container runtime reads CDI files."
     )

@@ -24,15 +24,15 @@ from deviceplugin.simulate.stock_scheduler import OtherPods
 from deviceplugin.simulate.trace import Scene
 
 SIMPLIFIED = (
-    "Tasks come one by one in random order and none ends, whatever times the file has; one that fits nowhere waits for "
-    "good. Of a node its GPUs, CPU and memory count; selectors, taints, affinity, priorities and gangs do not."
+    "Pods come one by one in random order and none ends, whatever times the file has; one that fits nowhere stays "
+    "Pending. Of a node its GPUs, CPU and memory count; selectors, taints, affinity, priorities and gangs do not."
 )
 _ALL_KNOWN = (
-    "Policies know what the files say: the CPU and memory of nodes, and how often each kind of task comes. The "
-    "scheduler's extender learns the latter while tasks come; --as-scheduler shows what it makes of the workload."
+    "Policies know what the files say: the CPU and memory of nodes, and how often each kind of pod comes. The "
+    "scheduler's extender learns the latter while pods come; --as-scheduler shows what it makes of the workload."
 )
 _AS_SCHEDULER = (
-    "Policies choose as the scheduler's extender does: with the CPU and memory of nodes, and for the tasks that have "
+    "Policies choose as the scheduler's extender does: with the CPU and memory of nodes, and for the pods that have "
     "come until then; before the first hundred for an assumed mix."
 )
 _OTHER_PODS = {
@@ -99,18 +99,20 @@ def _one(tried: Tried, run: Run) -> dict[str, object]:
     return {
         "seed": run.seed,
         **_figures(tried, run),
-        "waiting_for": dict(run.waits_for),
-        "used_percent_by_model": {model: _percent(part) for model, part in run.models.items()},
+        "pending_by_reason": dict(run.waits_for),
+        "allocated_percent_by_model": {model: _percent(part) for model, part in run.models.items()},
         "allocated_percent": [_percent(sample.allocated) for sample in run.samples],
         "fragmented_percents": [_percent(sample.fragmented) for sample in run.samples],
-        "waiting_tasks": [sample.waiting for sample in run.samples],
+        "pending_pods": [sample.waiting for sample in run.samples],
     }
 
 
 def means(tried: Tried) -> dict[str, Any]:
     """Of all seeds."""
     each = [_figures(tried, run) for run in tried.runs]
-    return {name: _mean([run[name] for run in each]) for name in each[0]} | {"used_percent_by_model": models(tried)}
+    return {name: _mean([run[name] for run in each]) for name in each[0]} | {
+        "allocated_percent_by_model": models(tried)
+    }
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -135,9 +137,9 @@ def _figures(tried: Tried, run: Run) -> dict[str, float]:
     return {
         **{f"allocated_percent_at_{mark}": _percent(run.at(mark).allocated) for mark in tried.marks},
         "fragmented_percent": _percent(end.fragmented),
-        "tasks": run.tasks,
-        "waiting": run.waiting,
-        "waiting_gpus": round(run.waiting_gpus, 2),
+        "arrived": run.tasks,
+        "pending": run.waiting,
+        "pending_gpus": round(run.waiting_gpus, 2),
         "seconds": round(run.seconds, 2),
         "processor_seconds": round(run.processor_seconds, 2),
     }

@@ -162,7 +162,7 @@ class _ClusterRun:
         )
 
     async def browse(self) -> None:
-        self.output.step("the cluster stays, with a pending pod; the page shows it")
+        self.output.step("the cluster stays, with a Pending pod; the page shows it")
         cluster, name = self.cluster, name_of(WAITING)
         publish_agents(cluster)
         async with cluster.kube_scheduler.at_work():

@@ -9,7 +9,7 @@ from typing import Any
 Json = dict[str, Any]
 NAMESPACE = "demo"
 CORE = "tencent.com/vcuda-core"
-MEMORY = "tencent.com/vcuda-memory"
+MEMORY, MEMORY_MIB = "tencent.com/vcuda-memory", "tencent.com/vcuda-memory-mib"
 NODE_POLICY = "tencent.com/vcuda-node-policy"
 
 
@@ -65,7 +65,8 @@ def replica(number: int) -> Json:
 
 # The cluster's show
 
-PLAIN = share("share", 20, 8)
+PLAIN_LIMITS = {CORE: "20", MEMORY_MIB: "2048"}
+PLAIN = pod("share", {"name": "main", "image": "registry.example/demo", "resources": {"limits": PLAIN_LIMITS}})
 HAMI_LIMITS = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
 HAMI = pod("hami", {"name": "main", "image": "registry.example/demo", "resources": {"limits": HAMI_LIMITS}})
 SERVICES = (

@@ -69,9 +69,9 @@ def test_tables_have_a_row_or_a_column_for_each_policy() -> None:
     assert lines[0].startswith("210 pods on 42 nodes with 160 GPUs, mean of 2 seeds.")
     at = lines.index("NODE POLICY AT 100% AT 130% USELESS% PENDING SECONDS")
     assert [line.split()[0] for line in lines[at + 1 : at + 3]] == ["spread", "binpack"]
-    assert "USED% OF GPU MODEL SPREAD BINPACK" in lines
+    assert "ALLOCATED% OF GPU MODEL SPREAD BINPACK" in lines
     assert any(re.fullmatch(r"A100 \d+\.\d \d+\.\d", line) for line in lines)
-    assert "PENDING TASKS, BY THE REASON OF MOST NODES SPREAD BINPACK" in lines
+    assert "PENDING PODS, BY THE REASON OF MOST NODES SPREAD BINPACK" in lines
     assert any(re.fullmatch(r"insufficient cpu or memory \d+ \d+", line) for line in lines)
 
 

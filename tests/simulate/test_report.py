@@ -45,8 +45,8 @@ def test_figures_are_reported_by_seed_and_as_means_and_the_first_policys_at_the_
     assert said["allocated_percent_at_100"] == pytest.approx(92 * 100 / 130, abs=0.001)
     assert (said["seconds"], said["processor_seconds"]) == (1.5, 1.0)
     assert said["fragmented_percent"] == 1.0
-    assert said["used_percent_by_model"] == {"T4": 92.0}
-    assert (said["waiting"], said["tasks"], said["waiting_gpus"]) == (4, 20, 2.5)
+    assert said["allocated_percent_by_model"] == {"T4": 92.0}
+    assert (said["pending"], said["arrived"], said["pending_gpus"]) == (4, 20, 2.5)
     assert len(first["seeds"][0]["allocated_percent"]) == 130
     assert policies["spread"]["mean"]["allocated_percent_at_130"] == 55.0
 
@@ -63,7 +63,7 @@ def test_a_count_is_a_whole_number_and_so_is_its_mean_where_it_is_one() -> None:
     three = Tried(plan(), tuple(run(seed, allocated=0.5, waiting=waiting) for seed, waiting in ((1, 4), (2, 5))))
     for each, waiting in ((BOTH[0], "4"), (three, "4.5")):
         said = json.loads(json.dumps(document(SCENE, [each])), parse_int=str, parse_float=str)
-        assert (said["tasks"], said["waiting"]) == ("20", waiting)
+        assert (said["arrived"], said["pending"]) == ("20", waiting)
         assert said["fragmented_percent"] == "1.0", "a percentage is none"
 
 

@@ -151,7 +151,7 @@ async def modes(subject: NodeSubject) -> CheckResult:
             f"{count(len(prohibited), 'GPU')} in compute mode prohibited, which get no pods: {named(prohibited)}",
             "nvidia-smi -i GPU -c DEFAULT",
         )
-    return ok("no GPU is in MIG mode, or closed to computing")
+    return ok("no GPU is in MIG mode, or in compute mode prohibited")
 
 
 async def libraries(subject: NodeSubject) -> CheckResult:

@@ -150,7 +150,7 @@
       mountPath: {{ $kubelet }}/pki
       readOnly: true
 {{- end }}
-    # The journal, the directories of grants and the driver mirror. The path is the same on both sides, because
+    # The journal, the directories of containers and the driver mirror. The path is the same on both sides, because
     # Allocate tells kubelet these paths.
     - name: state
       mountPath: {{ $state }}

@@ -49,7 +49,7 @@
     - --translate-to-claims=true
 {{- end }}
 {{- if .Values.agent.dra.enabled }}
-    # What claims hold is shown beside the device plugin's GPUs.
+    # What is allocated to claims is shown beside the device plugin's GPUs.
     - --dra=true
 {{- end }}
 {{- if include "vcuda.showsNames" . }}
