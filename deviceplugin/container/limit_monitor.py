@@ -250,7 +250,7 @@ class LimitMonitor(msgspec.Struct):
         assert one.seen_bytes is not None
         facts = f"uses {one.seen_bytes // MIB} MiB and its limit is {one.limit_bytes // MIB} MiB"
         if self._is_over(one.accounted_bytes, one.limit_bytes):
-            return f"{facts}, because the memory that the driver itself needs does not fit; request more memory blocks"
+            return f"{facts}, because the memory that the driver itself needs does not fit; request more memory"
         return f"{facts}, but vcuda's library accounts for {one.accounted_bytes // MIB} MiB only; {_CURE}"
 
     def _smoothed(self, one: GpuReading, passed: float) -> _Loads:

@@ -58,7 +58,7 @@ def test_a_lasting_violation_is_reported_in_one_sentence(subtests: pytest.Subtes
         (
             Breach.MEMORY,
             {"seen_bytes": 3 * GIB, "accounted_bytes": 3 * GIB},
-            "the memory that the driver itself needs does not fit; request more memory blocks",
+            "the memory that the driver itself needs does not fit; request more memory",
         ),
         (
             Breach.BYPASS,
