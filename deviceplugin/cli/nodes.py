@@ -17,7 +17,7 @@ from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.scheduler_client import NODE_ROWS, asked
 from deviceplugin.cli.table import Field, Kind, Shape, Sort, listed, show_rows
 from deviceplugin.cli.terminal import Colour, even_colour
-from deviceplugin.model.cluster_view import GpuLive, GpuRow, NodeRow
+from deviceplugin.model.cluster_view import GpuLive, GpuRow, NodeRow, idle_of
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
 from deviceplugin.structs import replace
 
@@ -142,10 +142,10 @@ _NODE_SORTS: dict[str, Sort[NodeRow]] = {
 
 
 def _idle(cores: int, live: GpuLive | None, gpus: int) -> tuple[float] | None:
-    """Cores that are allocated and not used."""
     if live is None or live.utilization_percent is None:
         return None
-    return (max(0.0, cores - live.utilization_percent * gpus),)
+    idle = idle_of(cores, live.utilization_percent * gpus)
+    return None if idle is None else (idle,)
 
 
 NODES: Kind[NodeRow] = Kind(

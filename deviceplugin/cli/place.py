@@ -22,7 +22,7 @@ from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
 from deviceplugin.model.pod_request import MOST_PARTS
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, parse_request
-from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB, format_blocks
+from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB, blocks_for, format_blocks
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.pod import Choice
 from deviceplugin.placement.pod import place as choose
@@ -294,7 +294,7 @@ def _blocks_for(cores: int, parts: int, inventory: Inventory) -> int:
     each, rest = divmod(cores, parts)
     if rest or not 0 < each < CORES_PER_GPU or not inventory.gpus:
         return 0
-    return parts * max(1, min(gpu.blocks for gpu in inventory.gpus) * each // CORES_PER_GPU)
+    return parts * blocks_for(each, min(gpu.blocks for gpu in inventory.gpus))
 
 
 def _as_lines(choice: Choice, explain: bool) -> list[str]:

@@ -29,6 +29,7 @@ from deviceplugin.model.cluster_view import (
     PodRow,
     PodStage,
     ShareSource,
+    idle_of,
 )
 from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.structs import replace
@@ -87,9 +88,9 @@ def _cores_used(row: PodRow, _at: float) -> str:
 
 
 def _idle(row: PodRow) -> float | None:
-    """Allocated and not used, of the shares whose use is known; one with a soft limit may use more than it has."""
+    """Of the shares whose use is known."""
     known = [(share.cores, share.live.cores_used) for each in row.containers for share in each.shares if share.live]
-    return q.total(None if used is None else max(0.0, cores - used) for cores, used in known)
+    return q.total(idle_of(cores, used) for cores, used in known)
 
 
 def _idle_cores(row: PodRow, _at: float) -> str:

@@ -44,6 +44,11 @@ class ClusterEventKind(enum.Enum):
     GPU = "gpu"
 
 
+def idle_of(allocated: int, used: float | None) -> float | None:
+    """Cores that are allocated and not used; a share with a soft limit may use more than it has."""
+    return None if used is None else max(0.0, allocated - used)
+
+
 class GpuLive(msgspec.Struct, frozen=True):
     """What the driver says of a whole GPU."""
 

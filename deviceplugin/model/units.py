@@ -64,6 +64,11 @@ def blocks_in(memory_bytes: int) -> int:
     return memory_bytes // BLOCK_BYTES
 
 
+def blocks_for(cores: int, gpu_blocks: int) -> int:
+    """The part of a GPU's memory that goes with so many cores of it; at least one block."""
+    return max(1, gpu_blocks * cores // CORES_PER_GPU)
+
+
 def format_blocks(blocks: int) -> str:
     """Blocks for users where the resource itself is meant: `8 blocks (2 GiB)`."""
     return f"{blocks} block{'' if blocks == 1 else 's'} ({memory_text(blocks)})"

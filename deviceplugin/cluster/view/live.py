@@ -270,11 +270,6 @@ def known_sum(values: Iterable[_Number | None]) -> _Number | None:
     return sum(known) if known else None
 
 
-def idle_of(allocated: int, used: float | None) -> float | None:
-    """Cores that are allocated and not used; a share with a soft limit may use more than it has."""
-    return None if used is None else max(0.0, allocated - used)
-
-
 def _without_gpu(share: _Share) -> ShareLive:
     return ShareLive(*(getattr(share, name) for name in ShareLive.__struct_fields__))
 

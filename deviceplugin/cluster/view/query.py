@@ -26,7 +26,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from deviceplugin.cluster.view.live import NodeUse, idle_of, known_sum, node_live
+from deviceplugin.cluster.view.live import NodeUse, known_sum, node_live
 from deviceplugin.errors import ParseError
 from deviceplugin.latest import others_turn
 from deviceplugin.model.cluster_view import (
@@ -38,6 +38,7 @@ from deviceplugin.model.cluster_view import (
     NamespaceRow,
     NodeRow,
     PodStage,
+    idle_of,
 )
 from deviceplugin.placement.budget import Budget
 

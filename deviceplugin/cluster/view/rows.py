@@ -18,7 +18,7 @@ from deviceplugin.cluster.extender.cache.node_info import NodeInfo
 from deviceplugin.cluster.extender.cache.pod_hold import PodHold
 from deviceplugin.cluster.extender.explain.verdicts import Reason, reason_of
 from deviceplugin.cluster.extender.rejection import AGENT_DOWN, NO_INVENTORY
-from deviceplugin.cluster.view.live import NodeUse, idle_of, known_sum
+from deviceplugin.cluster.view.live import NodeUse, known_sum
 from deviceplugin.model.allocation import Allocation, ContainerRef
 from deviceplugin.model.claims import DeviceRequest
 from deviceplugin.model.cluster_view import (
@@ -31,6 +31,7 @@ from deviceplugin.model.cluster_view import (
     ShareLive,
     ShareRow,
     ShareSource,
+    idle_of,
 )
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid
 from deviceplugin.model.pod import ClusterPod

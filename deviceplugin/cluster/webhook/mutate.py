@@ -61,7 +61,7 @@ from deviceplugin.model.pod import PerContainer
 from deviceplugin.model.pod_request import parse_parts, require_few
 from deviceplugin.model.preferences import ANY_GPU, GpuFilter, parse_preferences
 from deviceplugin.model.request import parse_request
-from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.model.units import CORES_PER_GPU, blocks_for
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -154,7 +154,7 @@ def _blocks_for(cores: int, settings: WebhookSettings, known: KnownGpus) -> int:
     """Of one GPU; 0 if the operator gives no default or no GPU is known."""
     if not settings.share_memory.proportional:
         return settings.share_memory.blocks
-    return max(1, known.smallest_blocks * cores // CORES_PER_GPU) if known.smallest_blocks else 0
+    return blocks_for(cores, known.smallest_blocks) if known.smallest_blocks else 0
 
 
 def _leave_hamis_scheduler(inside: Json, settings: WebhookSettings) -> None:
