@@ -97,9 +97,9 @@ def why_unknown(pod: str, item: PodObject) -> str:
 
 def _as_lines(found: Explanation, *, full: bool) -> list[str]:
     most = _MOST_ASKED if found.nodes else _MOST_OF_BOUND
-    about = [*found.asked, *found.why]
-    about[:1] = [line.replace(" cores", " cores (1/100 of a GPU's time)", 1) for line in about[:1]]
-    lines = [*_heading(found), *(f"  {line}" for line in _cut_list(about, most, full=full))]
+    about = _cut_list([*found.asked, *found.why], most, full=full)
+    lines = [*_heading(found), *(f"  {line}" for line in about)]
+    lines += ["  cores: 1/100 of a GPU's time"] * bool(about)
     if found.at:
         at = dt.datetime.fromtimestamp(found.at, dt.UTC)
         lines.append(f"  kube-scheduler last asked at {at:%Y-%m-%d %H:%M:%S UTC}")

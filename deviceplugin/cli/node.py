@@ -2,10 +2,10 @@
 
 In: the scheduler's view of the node. Out: the row as JSON or YAML, or a picture: its GPUs by NUMA node, bars of what is
 allocated, the pods that it is allocated to, and what is used, in box characters or in ASCII, cut at a width. Bars are
-drawn as in the agent's `/graph`.
+drawn as in the agent's `/graph`; a terminal gets the colours of `vcuda top`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import click
@@ -18,9 +18,21 @@ from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.nodes import models_text
 from deviceplugin.cli.scheduler_client import SchedulerClient, asked
 from deviceplugin.cli.screen import Page, watch
-from deviceplugin.cli.table import say, show_document
-from deviceplugin.cli.terminal import clean, cut, glyphs, is_terminal, terminal_width
-from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow, ShareSource
+from deviceplugin.cli.table import Look, say, show_document, show_lines
+from deviceplugin.cli.terminal import (
+    Colour,
+    clean,
+    cut,
+    even_colour,
+    glyphs,
+    has_colours,
+    is_terminal,
+    load_colour,
+    painted,
+    terminal_width,
+)
+from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow, PodStage, ShareSource
+from deviceplugin.model.units import bytes_text, memory_of, memory_text
 from deviceplugin.observe.glyphs import Glyphs
 
 _BAR = 10
@@ -28,27 +40,60 @@ _WIDE_BAR = 20
 _CORES = 100
 
 
+class _Line(msgspec.Struct, frozen=True):
+    """`looks`: its parts with a colour, in their order."""
+
+    text: str
+    looks: tuple[Look, ...] = ()
+
+
 def picture(row: NodeRow, signs: Glyphs, *, width: int | None) -> list[str]:
-    lines = [*_head(row, signs), "", *_tree(row, signs)]
-    shown = [clean(line.rstrip()) for line in lines]
-    return shown if width is None else [cut(line, width) for line in shown]
+    lines = [*_head(row, signs), _Line(""), *_tree(row, signs)]
+    return [_drawn(line, width) for line in lines]
 
 
-def _head(row: NodeRow, signs: Glyphs) -> Iterator[str]:
+def _drawn(line: _Line, width: int | None) -> str:
+    plain = clean(line.text.rstrip())
+    fitting = plain if width is None else cut(plain, width)
+    return _coloured(fitting, line.looks) if has_colours() else fitting
+
+
+def _coloured(text: str, looks: Iterable[Look]) -> str:
+    """A part that was cut keeps the terminal's own colour."""
+    found, at = "", 0
+    for look in looks:
+        part = clean(look.part)
+        start = text.find(part, at)
+        if start >= 0:
+            found += text[at:start] + painted(part, look.colour)
+            at = start + len(part)
+    return found + text[at:]
+
+
+def _wrong(text: str) -> _Line:
+    return _Line(text, (Look(text, Colour.RED),))
+
+
+def _allocated(bar: str) -> Look:
+    return Look(bar, even_colour(0))
+
+
+def _head(row: NodeRow, signs: Glyphs) -> Iterator[_Line]:
     driver = [f"driver {row.driver}"] * bool(row.driver) + [f"CUDA {row.cuda}"] * bool(row.cuda)
     models = models_text(row.models)
     named = f"{row.gpu_count} {signs.times} {models}" if len(row.models) == 1 else models or "no GPUs known"
-    yield f" {signs.dot} ".join([row.node, named, *driver])
+    yield _Line(f" {signs.dot} ".join([row.node, named, *driver]))
     if row.problem:
-        yield f"{signs.mark} {row.problem}"
+        yield _wrong(f"{signs.mark} {row.problem}")
     if row.live_error:
-        yield f"{signs.mark} what is used is not known: {row.live_error}"
+        yield _wrong(f"{signs.mark} what is used is not known: {row.live_error}")
     cores, memory = (row.cores_allocated, row.cores), (row.blocks_allocated, row.blocks)
-    yield f"cores  {signs.bar(*cores, _WIDE_BAR)} {cores[0]}/{cores[1]}"
-    yield f"memory {signs.bar(*memory, _WIDE_BAR)} {q.blocks(memory[0])}/{q.blocks(memory[1])}"
+    for name, part, text in (("cores ", cores, f"{cores[0]} of {cores[1]}"), ("memory", memory, memory_of(*memory))):
+        bar = signs.bar(*part, _WIDE_BAR)
+        yield _Line(f"{name} {bar} {text}", (_allocated(bar),))
 
 
-def _tree(row: NodeRow, signs: Glyphs) -> Iterator[str]:
+def _tree(row: NodeRow, signs: Glyphs) -> Iterator[_Line]:
     ordered = sorted(row.gpus, key=lambda gpu: (gpu.numa is None, gpu.numa or 0, gpu.minor))
     mixed = len(row.models) > 1
     widest = max((len(_memory(gpu)) for gpu in ordered), default=0)
@@ -56,47 +101,56 @@ def _tree(row: NodeRow, signs: Glyphs) -> Iterator[str]:
         gpus = list(group)
         free = sum(gpu.available and not gpu.cores_allocated and not gpu.blocks_allocated for gpu in gpus)
         where = "no NUMA node" if numa is None else f"NUMA node {numa}"
-        yield f"{where}  {len(gpus)} GPU{'s' * (len(gpus) != 1)}, {free} free"
+        yield _Line(f"{where}  {len(gpus)} GPU{'s' * (len(gpus) != 1)}, {free} free")
         for at, gpu in enumerate(gpus):
             branch, further = signs.branch(last=at == len(gpus) - 1)
-            yield branch + _gpu_line(gpu, signs, widest, mixed=mixed)
+            yield _gpu_line(gpu, signs, branch, widest, mixed=mixed)
             yield from _holders(gpu.holders, signs, further)
 
 
-def _gpu_line(gpu: GpuRow, signs: Glyphs, widest: int, *, mixed: bool) -> str:
-    cores = f"{signs.bar(gpu.cores_allocated, _CORES, _BAR)} {gpu.cores_allocated:>3}"
-    memory = f"{signs.bar(gpu.blocks_allocated, gpu.blocks, _BAR)} {_memory(gpu):>{widest}}"
-    notes = [gpu.model] if mixed else []
+def _gpu_line(gpu: GpuRow, signs: Glyphs, branch: str, widest: int, *, mixed: bool) -> _Line:
+    cores = signs.bar(gpu.cores_allocated, _CORES, _BAR)
+    memory = signs.bar(gpu.blocks_allocated, gpu.blocks, _BAR)
+    notes, looks = [gpu.model] if mixed else [], [_allocated(cores), _allocated(memory)]
     if gpu.live is not None:
-        notes += [f"{q.percent(gpu.live.utilization_percent)} busy, {q.memory(gpu.live.memory_used_bytes)} used"]
+        busy = f"{q.percent(gpu.live.utilization_percent)} busy"
+        notes += [f"{busy}, {_bytes(gpu.live.memory_used_bytes)} used"]
+        looks += [Look(busy, load_colour((gpu.live.utilization_percent or 0) / 100))]
     if gpu.source is ShareSource.CLAIM:
         notes += ["for claims"]
     if gpu.reason or not gpu.available:
         notes += [f"{signs.mark} {gpu.reason or 'unavailable'}"]
-    return f"GPU {gpu.minor}  cores {cores}  memory {memory}  {f' {signs.dot} '.join(notes)}"
+        looks += [Look(notes[-1], Colour.RED)]
+    amounts = f"cores {cores} {gpu.cores_allocated:>3}  memory {memory} {_memory(gpu):>{widest}}"
+    return _Line(f"{branch}GPU {gpu.minor}  {amounts}  {f' {signs.dot} '.join(notes)}", tuple(looks))
 
 
 def _memory(gpu: GpuRow) -> str:
-    return f"{q.blocks(gpu.blocks_allocated)}/{q.blocks(gpu.blocks)}"
+    return memory_of(gpu.blocks_allocated, gpu.blocks)
 
 
-def _holders(holders: Sequence[HolderRow], signs: Glyphs, before: str) -> Iterator[str]:
+def _bytes(size: float | None) -> str:
+    return q.UNKNOWN if size is None else bytes_text(size)
+
+
+def _holders(holders: Sequence[HolderRow], signs: Glyphs, before: str) -> Iterator[_Line]:
     for at, holder in enumerate(holders):
         branch, _ = signs.branch(last=at == len(holders) - 1)
         name = f"{holder.namespace}/{holder.pod} ({holder.container})"
-        share = f"{holder.cores:>3} cores  {q.blocks(holder.blocks):>6}  {name}"
-        yield before + branch + f" {signs.dot} ".join([share, *_remarks(holder)])
+        share = f"{holder.cores:>3} cores  {memory_text(holder.blocks):>8}  {name}"
+        looks = [Look(holder.stage.value, Colour.YELLOW)] * (holder.stage is not PodStage.BOUND)
+        looks += [Look(text, Colour.RED) for text in holder.over_limit or ()]
+        yield _Line(before + branch + f" {signs.dot} ".join([share, *_remarks(holder)]), tuple(looks))
 
 
 def _remarks(holder: HolderRow) -> Iterator[str]:
     if holder.source is ShareSource.CLAIM:
         yield _claim_text(holder)
-    if holder.stage.value != "bound":
+    if holder.stage is not PodStage.BOUND:
         yield holder.stage.value
     live = holder.live
     if live is not None:
-        cores = q.UNKNOWN if live.cores_used is None else f"{live.cores_used:.0f}"
-        yield f"uses {cores} cores, {q.memory(live.memory_used_bytes)}"
+        yield f"uses {q.cores(live.cores_used)} cores, {_bytes(live.memory_used_bytes)}"
         if live.throttled_seconds:
             yield f"throttled {q.seconds(live.throttled_seconds)}"
     yield from holder.over_limit or ()
@@ -147,4 +201,4 @@ def _print(row: NodeRow, output: str) -> None:
     elif output in ("json", "yaml"):
         show_document(msgspec.to_builtins(row), output)
     else:
-        say(*picture(row, glyphs(), width=None if output == "wide" else terminal_width()))
+        show_lines(*picture(row, glyphs(), width=None if output == "wide" else terminal_width()))

@@ -5,7 +5,7 @@ In: the scheduler's view. Out: a table, or the rows as JSON or YAML; the columns
 what is used stands beside it, from the node's agent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -25,15 +25,20 @@ Row = TypeVar("Row")
 
 
 class GpuEntry(msgspec.Struct, frozen=True):
-    """One GPU and its node."""
+    """One GPU and its node, or the sum of `count`. `cores_idle`: allocated and not used."""
 
     node: str
     gpu: GpuRow
+    cores_idle: float | None = None
     count: int = 1
 
 
 def gpu_entries(rows: tuple[NodeRow, ...]) -> tuple[GpuEntry, ...]:
-    return tuple(GpuEntry(row.node, gpu) for row in rows for gpu in row.gpus)
+    return tuple(GpuEntry(row.node, gpu, _gpu_idle(gpu)) for row in rows for gpu in row.gpus)
+
+
+def _gpu_idle(gpu: GpuRow) -> float | None:
+    return None if gpu.live is None else idle_of(gpu.cores_allocated, gpu.live.utilization_percent)
 
 
 def models_text(models: dict[str, int]) -> str:
@@ -64,7 +69,7 @@ def _problem_colour(row: NodeRow) -> Colour | None:
 
 
 def _memory(row: NodeRow | GpuRow) -> str:
-    return q.of(q.blocks(row.blocks_allocated), q.blocks(row.blocks))
+    return q.blocks_of(row.blocks_allocated, row.blocks)
 
 
 def _busy(live: GpuLive | None) -> str:
@@ -77,6 +82,15 @@ def _memory_used(live: GpuLive | None) -> str:
 
 def _processes(live: GpuLive | None) -> str:
     return q.UNKNOWN if live is None or live.processes is None else str(live.processes)
+
+
+def _of_use(heading: str, sort: str, text: Callable[[NodeRow, float], str]) -> Field[NodeRow]:
+    """A column that is there where agents were asked."""
+
+    def if_asked(row: NodeRow, at: float) -> str:
+        return "" if row.gpus_measured is None else text(row, at)
+
+    return Field(heading, rank=2, if_any=True, right=True, summed=True, sort=sort, text=if_asked)
 
 
 def _used(live: GpuLive | None) -> tuple[float] | None:
@@ -96,13 +110,15 @@ def _full_part(live: GpuLive | None, blocks: int) -> float | None:
     )
 
 
-def _live_total(lives: Sequence[tuple[GpuLive | None, int]]) -> GpuLive:
-    """Of parts with so many GPUs each: the mean utilization, and the sums of what else is known."""
-    busy = [(live.utilization_percent, gpus) for live, gpus in lives if live and live.utilization_percent is not None]
-    mean = round(sum(part * gpus for part, gpus in busy) / max(1, sum(gpus for _, gpus in busy))) if busy else None
-    memory = q.total(live.memory_used_bytes for live, _ in lives if live)
-    processes = q.total(live.processes for live, _ in lives if live)
-    return GpuLive(mean, None if memory is None else round(memory), None if processes is None else round(processes))
+def _live_total(lives: Sequence[GpuLive | None], used: float | None, measured: float | None) -> GpuLive:
+    """`used`: the utilization of the `measured` GPUs added up; the sums of what else is known."""
+    memory = q.total(live.memory_used_bytes for live in lives if live)
+    processes = q.total(live.processes for live in lives if live)
+    return GpuLive(
+        round(used / measured) if used is not None and measured else None,
+        None if memory is None else round(memory),
+        None if processes is None else round(processes),
+    )
 
 
 def _sums(rows: Sequence[Row], *fields: str) -> dict[str, Any]:
@@ -119,44 +135,47 @@ _COUNTS = [
     "blocks_allocated",
     "pods",
 ]
+_MEASURED = ("cores_used", "cores_idle", "gpus_measured")
 
 
 def _node_total(rows: Sequence[NodeRow]) -> NodeRow:
-    live = _live_total([(row.live, row.gpu_count) for row in rows])
-    return replace(rows[0], node="", problem="", live_error="", gpus=(), live=live, **_sums(rows, *_COUNTS))
+    used: dict[str, Any] = {field: q.total(getattr(row, field) for row in rows) for field in _MEASURED}
+    live = _live_total([row.live for row in rows], used["cores_used"], used["gpus_measured"])
+    return replace(rows[0], node="", problem="", live_error="", gpus=(), live=live, **used, **_sums(rows, *_COUNTS))
 
 
 def _gpu_total(rows: Sequence[GpuEntry]) -> GpuEntry:
     gpus = [each.gpu for each in rows]
-    live = _live_total([(gpu.live, 1) for gpu in gpus])
+    percents = [gpu.live.utilization_percent for gpu in gpus if gpu.live and gpu.live.utilization_percent is not None]
+    live = _live_total([gpu.live for gpu in gpus], q.total(percents), len(percents))
     sums = _sums(gpus, "cores_allocated", "blocks", "blocks_allocated", "pods")
-    return GpuEntry("", replace(gpus[0], reason="", available=True, live=live, holders=(), **sums), len(rows))
+    one = replace(gpus[0], reason="", available=True, live=live, holders=(), **sums)
+    return GpuEntry("", one, q.total(each.cores_idle for each in rows), len(rows))
 
 
-_NODE_SORTS: dict[str, Sort[NodeRow]] = {
+def _known(value: float | None) -> tuple[float] | None:
+    return None if value is None else (value,)
+
+
+_SORTS: dict[str, Sort[NodeRow]] = {
     "name": Sort(lambda row: (row.node,), largest_first=False),
     "cores": Sort(lambda row: (row.cores_allocated,)),
     "memory": Sort(lambda row: (row.blocks_allocated,)),
     "free": Sort(lambda row: (row.free_gpus,)),
+    "used": Sort(lambda row: _used(row.live), of_use=True),
+    "idle": Sort(lambda row: _known(row.cores_idle), of_use=True),
 }
-
-
-def _idle(cores: int, live: GpuLive | None, gpus: int) -> tuple[float] | None:
-    if live is None or live.utilization_percent is None:
-        return None
-    idle = idle_of(cores, live.utilization_percent * gpus)
-    return None if idle is None else (idle,)
-
-
 NODES: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
     columns=(
         Field("NAME", text=lambda row, _: row.node),
         Field("STATUS", rank=2, text=lambda row, _: "Problem" if row.problem else "Ready", colour=_problem_colour),
         Field("GPUS", rank=3, right=True, summed=True, text=lambda row, _: str(row.gpu_count)),
-        Field("FREE", right=True, summed=True, text=lambda row, _: str(row.free_gpus)),
-        Field("CORES", rank=1, right=True, summed=True, text=_cores),
-        Field("MEMORY", rank=4, right=True, summed=True, text=lambda row, _: _memory(row)),
+        Field("FREE", right=True, summed=True, sort="free", text=lambda row, _: str(row.free_gpus)),
+        Field("CORES", rank=1, right=True, summed=True, sort="cores", text=_cores),
+        _of_use("UTIL", "used", lambda row, _: _busy(row.live)),
+        _of_use("IDLE", "idle", lambda row, _: q.cores(row.cores_idle)),
+        Field("MEMORY", rank=4, right=True, summed=True, sort="memory", text=lambda row, _: _memory(row)),
         Field("PODS", rank=5, right=True, summed=True, text=lambda row, _: str(row.pods)),
         Field("UNAVAILABLE", rank=6, wide=True, right=True, summed=True, text=lambda row, _: str(row.unavailable_gpus)),
         Field("DRIVER", rank=7, wide=True, text=lambda row, _: row.driver),
@@ -164,7 +183,7 @@ NODES: Kind[NodeRow] = Kind(
         Field("MODEL", rank=7, text=lambda row, _: models_text(row.models)),
         Field("PROBLEM", rank=6, if_any=True, below=True, text=lambda row, _: row.problem, colour=_problem_colour),
     ),
-    sorts=_NODE_SORTS,
+    sorts=_SORTS,
     total=_node_total,
     name=lambda row: f"node/{row.node}",
 )
@@ -173,15 +192,21 @@ NODE_USE: Kind[NodeRow] = Kind(
     columns=(
         Field("NAME", text=lambda row, _: row.node),
         Field("GPUS", rank=5, right=True, summed=True, text=lambda row, _: str(row.gpu_count)),
-        Field("FREE", rank=3, right=True, summed=True, text=lambda row, _: str(row.free_gpus)),
-        Field("CORES", rank=1, right=True, summed=True, text=_cores),
+        Field("FREE", rank=3, right=True, summed=True, sort="free", text=lambda row, _: str(row.free_gpus)),
+        Field("CORES", rank=1, right=True, summed=True, sort="cores", text=_cores),
         Field(
             "CORES%", rank=5, right=True, summed=True, text=_allocated_percent, bar=_allocated, bar_colour=even_colour
         ),
         Field(
-            "UTIL", right=True, summed=True, text=lambda row, _: _busy(row.live), bar=lambda row: _busy_part(row.live)
+            "UTIL",
+            right=True,
+            summed=True,
+            sort="used",
+            text=lambda row, _: _busy(row.live),
+            bar=lambda row: _busy_part(row.live),
         ),
-        Field("MEMORY", rank=2, right=True, summed=True, text=lambda row, _: _memory(row)),
+        Field("IDLE", rank=4, right=True, summed=True, sort="idle", text=lambda row, _: q.cores(row.cores_idle)),
+        Field("MEMORY", rank=2, right=True, summed=True, sort="memory", text=lambda row, _: _memory(row)),
         Field(
             "USED",
             rank=1,
@@ -200,11 +225,7 @@ NODE_USE: Kind[NodeRow] = Kind(
             colour=lambda row: Colour.RED if row.problem or row.live_error else None,
         ),
     ),
-    sorts={
-        **_NODE_SORTS,
-        "used": Sort(lambda row: _used(row.live), of_use=True),
-        "idle": Sort(lambda row: _idle(row.cores_allocated, row.live, row.gpu_count), of_use=True),
-    },
+    sorts=_SORTS,
     total=_node_total,
     omitted=("gpus",),
     name=lambda row: f"node/{row.node}",
@@ -215,15 +236,17 @@ GPU_USE: Kind[GpuEntry] = Kind(
         Field("NODE", text=lambda each, _: each.node),
         Field("GPU", right=True, text=lambda each, _: str(each.gpu.minor)),
         Field("MODEL", rank=6, text=lambda each, _: each.gpu.model),
-        Field("CORES", rank=2, right=True, summed=True, text=_gpu_cores),
+        Field("CORES", rank=2, right=True, summed=True, sort="cores", text=_gpu_cores),
         Field(
             "UTIL",
             right=True,
             summed=True,
+            sort="used",
             text=lambda each, _: _busy(each.gpu.live),
             bar=lambda each: _busy_part(each.gpu.live),
         ),
-        Field("MEMORY", rank=3, right=True, summed=True, text=lambda each, _: _memory(each.gpu)),
+        Field("IDLE", rank=4, right=True, summed=True, sort="idle", text=lambda each, _: q.cores(each.cores_idle)),
+        Field("MEMORY", rank=3, right=True, summed=True, sort="memory", text=lambda each, _: _memory(each.gpu)),
         Field(
             "USED",
             rank=1,
@@ -251,7 +274,7 @@ GPU_USE: Kind[GpuEntry] = Kind(
         "cores": Sort(lambda each: (each.gpu.cores_allocated,), by="gpu"),
         "memory": Sort(lambda each: (each.gpu.blocks_allocated,), by="gpu"),
         "used": Sort(lambda each: _used(each.gpu.live), by="gpu", of_use=True),
-        "idle": Sort(lambda each: _idle(each.gpu.cores_allocated, each.gpu.live, 1), by="gpu", of_use=True),
+        "idle": Sort(lambda each: _known(each.cores_idle), by="gpu", of_use=True),
     },
     name=lambda each: f"gpu/{each.gpu.uuid}",
     total=_gpu_total,
@@ -262,27 +285,31 @@ GPU_USE: Kind[GpuEntry] = Kind(
 _EXAMPLES = (
     ("List nodes with their GPUs and what is free.", "nodes"),
     ("Nodes with free A100 GPUs, those with most free GPUs first.", "nodes --model a100 --free --sort-by free"),
+    ("Nodes whose name contains a text, those first that waste most.", "nodes --name pool-a --sort-by idle"),
     ("Unavailable nodes and GPUs, and the reason.", "nodes --problems -o wide"),
     ("As JSON, with every GPU and the pods on it.", "nodes --gpus -o json"),
 )
 
 
 @click.command("nodes", cls=OperatorCommand, examples=_EXAMPLES)
+@click.option("--name", default="", metavar="TEXT", help="Only nodes whose name contains this.")
 @click.option("--model", default="", metavar="TEXT", help="Only nodes with a GPU whose model contains this.")
 @click.option("--free", is_flag=True, help="Only nodes with a free GPU.")
 @click.option("--problems", is_flag=True, help="Only nodes that are unavailable, or have unavailable GPUs.")
 @click.option("--gpus", is_flag=True, help="With -o json or yaml: also every GPU and the pods on it.")
 @listed(NODES.sorts)
 @connected
-def nodes(model: str, free: bool, problems: bool, gpus: bool, shape: Shape, connection: Connection) -> None:
+def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: Shape, connection: Connection) -> None:
     """List nodes with their GPUs: how much is allocated, and what is free.
 
     CORES and MEMORY are allocated, of what the node has; cores are 1/100 of a GPU's time. FREE counts available GPUs
-    of which nothing is allocated.
+    of which nothing is allocated. In an order by use, UTIL is the utilization of the GPUs and IDLE the cores that are
+    allocated and not used.
     """
     if free and problems:
         raise click.UsageError("--free and --problems ask for different nodes; give one of them")
-    query = {"model": model} if model else {}
+    query = ({"name": name} if name else {}) | ({"model": model} if model else {})
+    query |= {"live": "1"} if NODES.sorts[shape.sort_by].of_use else {}
     query |= {"state": "free"} if free else {"state": "problem"} if problems else {}
     query |= {"holders": "1"} if gpus and shape.output in ("json", "yaml") else {}
     found = asked(connection, lambda client: client.rows(NODE_ROWS, query))

@@ -83,8 +83,7 @@ def _total(row: PodRow, field: str) -> float | None:
 
 
 def _cores_used(row: PodRow, _at: float) -> str:
-    used = _total(row, "cores_used")
-    return q.UNKNOWN if used is None else f"{used:.0f}"
+    return q.cores(_total(row, "cores_used"))
 
 
 def _idle(row: PodRow) -> float | None:
@@ -94,8 +93,7 @@ def _idle(row: PodRow) -> float | None:
 
 
 def _idle_cores(row: PodRow, _at: float) -> str:
-    idle = _idle(row)
-    return q.UNKNOWN if idle is None else f"{idle:.0f}"
+    return q.cores(_idle(row))
 
 
 def _used_part(row: PodRow) -> float | None:
@@ -159,17 +157,18 @@ _USE_SORTS: dict[str, Sort[PodRow]] = {
 _WHOLE_PODS = ("name", "node")
 """In these orders the containers of a pod are equal."""
 _USE: tuple[Field[PodRow], ...] = (
-    Field("NODE", rank=5, text=lambda row, _: row.node or ""),
+    Field("NODE", rank=5, sort="node", text=lambda row, _: row.node or ""),
     Field("GPU", rank=5, text=lambda row, _: _gpus(row.containers)),
-    Field("CORES", rank=1, right=True, summed=True, text=lambda row, _: str(_cores(row))),
-    Field("USED", right=True, summed=True, text=_cores_used, bar=_used_part, bar_colour=even_colour),
-    Field("IDLE", rank=1, right=True, summed=True, text=_idle_cores),
-    Field("MEMORY", rank=2, right=True, summed=True, text=lambda row, _: q.blocks(_blocks(row))),
+    Field("CORES", rank=1, right=True, summed=True, sort="cores", text=lambda row, _: str(_cores(row))),
+    Field("USED", right=True, summed=True, sort="used", text=_cores_used, bar=_used_part, bar_colour=even_colour),
+    Field("IDLE", rank=1, right=True, summed=True, sort="idle", text=_idle_cores),
+    Field("MEMORY", rank=2, right=True, summed=True, sort="memory", text=lambda row, _: q.blocks(_blocks(row))),
     Field(
         "USED",
         rank=1,
         right=True,
         summed=True,
+        sort="used-memory",
         text=lambda row, _: q.memory(_total(row, "memory_used_bytes")),
         bar=_memory_part,
     ),
@@ -179,6 +178,7 @@ _USE: tuple[Field[PodRow], ...] = (
         rank=4,
         right=True,
         summed=True,
+        sort="throttled",
         text=lambda row, _: q.seconds(_total(row, "throttled_seconds")),
     ),
     Field("OVER LIMIT", rank=6, if_any=True, below=True, text=_over_limit, colour=lambda _: Colour.RED),
@@ -197,6 +197,7 @@ def _field_of_container(field: Field[PodRow]) -> Field[ContainerEntry]:
         bar_colour=field.bar_colour,
         colour=None if colour is None else lambda entry: colour(entry.pod),
         summed=field.summed,
+        sort=field.sort,
     )
 
 
@@ -210,11 +211,11 @@ PODS: Kind[PodRow] = Kind(
         Field("NAMESPACE", rank=2, text=lambda row, _: row.namespace),
         Field("NAME", text=lambda row, _: row.pod),
         Field("STATUS", rank=1, text=lambda row, _: _STATUS[row.stage], colour=_status_colour),
-        Field("NODE", rank=3, if_any=True, text=lambda row, _: row.node or ""),
+        Field("NODE", rank=3, if_any=True, sort="node", text=lambda row, _: row.node or ""),
         Field("GPU", rank=6, if_any=True, text=lambda row, _: _gpus(row.containers)),
-        Field("CORES", rank=4, right=True, summed=True, text=lambda row, _: str(_cores(row))),
-        Field("MEMORY", rank=5, right=True, summed=True, text=lambda row, _: q.blocks(_blocks(row))),
-        Field("AGE", rank=7, right=True, text=_age),
+        Field("CORES", rank=4, right=True, summed=True, sort="cores", text=lambda row, _: str(_cores(row))),
+        Field("MEMORY", rank=5, right=True, summed=True, sort="memory", text=lambda row, _: q.blocks(_blocks(row))),
+        Field("AGE", rank=7, right=True, sort="age", text=_age),
         Field("PRIORITY", rank=8, wide=True, right=True, text=lambda row, _: str(row.priority)),
         Field("GANG", rank=8, wide=True, text=lambda row, _: row.gang or ""),
         Field("SCHEDULER", rank=8, wide=True, text=lambda row, _: row.scheduler),
@@ -268,23 +269,27 @@ def _part(used: float | None, whole: float) -> float | None:
     return None if used is None or not whole else used / whole
 
 
-def _number(value: float | None) -> str:
-    return q.UNKNOWN if value is None else f"{value:.0f}"
-
-
 def _known(value: float | None) -> tuple[float] | None:
     return None if value is None else (value,)
 
 
 def _namespace_total(rows: Sequence[NamespaceRow]) -> NamespaceRow:
     memory = q.total(row.memory_used_bytes for row in rows)
+    measured = q.total(row.cores_measured for row in rows)
     return NamespaceRow(
         *("", sum(row.pods for row in rows), sum(row.cores for row in rows), sum(row.blocks for row in rows)),
         cores_used=q.total(row.cores_used for row in rows),
         cores_idle=q.total(row.cores_idle for row in rows),
         memory_used_bytes=None if memory is None else round(memory),
         throttled_seconds=q.total(row.throttled_seconds for row in rows),
+        cores_measured=None if measured is None else round(measured),
     )
+
+
+def _measured(row: NamespaceRow, _at: float) -> str:
+    """Where not all is: USED and IDLE are of this part."""
+    measured = row.cores_measured
+    return "" if measured is None or measured >= row.cores else f"use is known of {measured} of {row.cores} cores"
 
 
 NAMESPACE_USE: Kind[NamespaceRow] = Kind(
@@ -292,26 +297,29 @@ NAMESPACE_USE: Kind[NamespaceRow] = Kind(
     columns=(
         Field("NAME", text=lambda row, _: row.namespace),
         Field("PODS", rank=4, right=True, summed=True, text=lambda row, _: str(row.pods)),
-        Field("CORES", rank=1, right=True, summed=True, text=lambda row, _: str(row.cores)),
+        Field("CORES", rank=1, right=True, summed=True, sort="cores", text=lambda row, _: str(row.cores)),
         Field(
             "USED",
             right=True,
             summed=True,
-            text=lambda row, _: _number(row.cores_used),
+            sort="used",
+            text=lambda row, _: q.cores(row.cores_used),
             bar=lambda row: _part(row.cores_used, row.cores),
             bar_colour=even_colour,
         ),
-        Field("IDLE", rank=1, right=True, summed=True, text=lambda row, _: _number(row.cores_idle)),
-        Field("MEMORY", rank=2, right=True, summed=True, text=lambda row, _: q.blocks(row.blocks)),
+        Field("IDLE", rank=1, right=True, summed=True, sort="idle", text=lambda row, _: q.cores(row.cores_idle)),
+        Field("MEMORY", rank=2, right=True, summed=True, sort="memory", text=lambda row, _: q.blocks(row.blocks)),
         Field(
             "USED",
             rank=2,
             right=True,
             summed=True,
+            sort="used-memory",
             text=lambda row, _: q.memory(row.memory_used_bytes),
             bar=lambda row: _part(row.memory_used_bytes, row.blocks * BLOCK_BYTES),
         ),
         Field("THROTTLED", rank=5, right=True, summed=True, text=lambda row, _: q.seconds(row.throttled_seconds)),
+        Field("NOTE", rank=6, if_any=True, below=True, summed=True, text=_measured),
     ),
     sorts={
         "name": Sort(lambda row: (row.namespace == OTHERS, row.namespace), largest_first=False),
@@ -334,13 +342,10 @@ _EXAMPLES = (
 )
 
 
-named_option = click.option("--name", "named", default="", metavar="TEXT", help="Only pods whose name contains this.")
-
-
 @click.command("pods", cls=OperatorCommand, examples=_EXAMPLES)
 @all_namespaces_option
 @click.option("--node", "on_node", default="", help="Only pods on this node.", shell_complete=complete_node)
-@named_option
+@click.option("--name", "named", default="", metavar="TEXT", help="Only pods whose name contains this.")
 @click.option(
     "--status",
     type=click.Choice([each.value for each in PodStage]),

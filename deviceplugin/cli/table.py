@@ -2,17 +2,18 @@
 
 In: columns and rows of text; or rows of the view, how one kind of row is shown, and the options of every list. Out:
 lines on standard output. Headings are in upper case, three spaces are between columns, there are no lines. On a
-terminal that is too narrow, a reason goes below its row, whole columns are left out, those that are needed least first,
-and then text is cut, the last column first; numbers, which stand at the right of their column, are cut only if nothing
-else is left. A terminal also gets the sum of the rows, and bars and colours where there is room; pipes and files get
-every column, and the sum with --sum. Ages, amounts of memory and shares of a whole become short text, a dash if they
-are not known. The words of `--sort-by` are the keys of `sorts`. JSON and YAML are the rows themselves under `items`,
-with the field names of `model.cluster_view`.
+terminal that is too narrow, a reason goes below its row, whole columns are left out, those that are needed least first
+and never the one that the rows are sorted by, and then text is cut, the last column first; numbers, which stand at the
+right of their column, are cut only if nothing else is left. A terminal also gets the sum of the rows, and bars and
+colours where there is room; pipes and files get every column, and the sum with --sum. Ages, amounts of memory and
+shares of a whole become short text, a dash if they are not known. The words of `--sort-by` are the keys of `sorts`.
+JSON and YAML are the rows themselves under `items`, with the field names of `model.cluster_view`.
 """
 
 import errno
 import functools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +40,7 @@ from deviceplugin.cli.terminal import (
     terminal_width,
 )
 from deviceplugin.errors import ConfigError
-from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.model.units import BLOCK_BYTES, bytes_of, bytes_text
 from deviceplugin.structs import replace
 
 GAP = "   "
@@ -222,17 +223,28 @@ def _two(whole: int, large: int, large_sign: str, small: int, small_sign: str) -
 
 
 def memory(size: float | None) -> str:
-    """Bytes as 512Mi or 3.5Gi."""
-    if size is None:
-        return UNKNOWN
-    if size < 1 << 30:
-        return f"{round(size / (1 << 20))}Mi"
-    gib = size / (1 << 30)
-    return f"{gib:.0f}Gi" if gib == int(gib) or gib >= 100 else f"{gib:.1f}Gi"
+    """Bytes as one word, such as 512MiB or 3.5GiB: programs divide tables at spaces."""
+    return UNKNOWN if size is None else bytes_text(size).replace(" ", "")
 
 
 def blocks(count: int) -> str:
     return memory(count * BLOCK_BYTES)
+
+
+def blocks_of(part: int, whole: int) -> str:
+    return bytes_of(part * BLOCK_BYTES, whole * BLOCK_BYTES, "/").replace(" ", "")
+
+
+def cores(count: float | None) -> str:
+    """With a decimal below 10, as on the page."""
+    if count is None:
+        return UNKNOWN
+    return f"{_rounded(count, 10):g}" if count < 10 else f"{_rounded(count):.0f}"
+
+
+def _rounded(number: float, scale: int = 1) -> float:
+    """Half goes up, as on the page."""
+    return math.floor(number * scale + 0.5) / scale
 
 
 def of(part: str, whole: str) -> str:
@@ -240,7 +252,7 @@ def of(part: str, whole: str) -> str:
 
 
 def percent(part: float | None) -> str:
-    return UNKNOWN if part is None else f"{part:.0f}%"
+    return UNKNOWN if part is None else f"{_rounded(part):.0f}%"
 
 
 def seconds(value: float | None) -> str:
@@ -273,7 +285,8 @@ class Field(Column, Generic[Row], frozen=True, kw_only=True):
     """A column with the text that a row has in it; `text` also gets the time of the answer.
 
     `bar`: how full a bar before the text is, 0 to 1; None if that is not known. `bar_colour`: of a bar that is so full.
-    `colour`: of the text. `summed`: the row of the sum has a text here.
+    `colour`: of the text. `summed`: the row of the sum has a text here. `sort`: the order that goes by this column; in
+    it the column stays.
     """
 
     text: Callable[[Row, float], str]
@@ -281,6 +294,7 @@ class Field(Column, Generic[Row], frozen=True, kw_only=True):
     bar_colour: Callable[[float], Colour] = load_colour
     colour: Callable[[Row], Colour | None] | None = None
     summed: bool = False
+    sort: str = ""
 
 
 _BARS = ((10, 99), (6, 99), (6, 4))
@@ -310,6 +324,11 @@ class Kind(msgspec.Struct, Generic[Row], frozen=True):
     def without(self, heading: str) -> "Kind[Row]":
         """The same without one column."""
         return replace(self, columns=tuple(each for each in self.columns if each.heading != heading))
+
+    def sorted_by(self, word: str) -> "Kind[Row]":
+        """The same with the column of that order in every width."""
+        chosen = [replace(each, rank=0) if word and each.sort == word else each for each in self.columns]
+        return replace(self, columns=tuple(chosen))
 
     def lines(
         self, rows: Sequence[Row], *, at: float, headers: bool, wide: bool, width: int | None, total: str = ""
@@ -427,12 +446,18 @@ def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) 
     else:
         headers, wide, width = not shape.no_headers, shape.output == "wide", terminal_width()
         total = TOTAL if shape.total or is_terminal() else ""
-        _write("\n".join(kind.lines(rows, at=at, headers=headers, wide=wide, width=width, total=total)))
+        shown = kind.sorted_by(shape.sort_by)
+        show_lines(*shown.lines(rows, at=at, headers=headers, wide=wide, width=width, total=total))
 
 
 def say(*lines: str) -> None:
     """On standard output, for people: text of others in a line cannot move the cursor, nor begin another line."""
-    _write("\n".join(map(clean, lines)))
+    show_lines(*map(clean, lines))
+
+
+def show_lines(*lines: str) -> None:
+    """As they are: what others wrote in them is clean already, and colours stay."""
+    _write("\n".join(lines))
 
 
 def _write(text: str) -> None:

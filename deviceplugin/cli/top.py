@@ -16,7 +16,7 @@ import msgspec
 from deviceplugin.cli.command import OperatorCommand
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.nodes import GPU_USE, NODE_USE, gpu_entries
-from deviceplugin.cli.pods import CONTAINER_USE, NAMESPACE_ROWS, NAMESPACE_USE, POD_USE, container_entries, named_option
+from deviceplugin.cli.pods import CONTAINER_USE, NAMESPACE_ROWS, NAMESPACE_USE, POD_USE, container_entries
 from deviceplugin.cli.scheduler_client import NODE_ROWS, POD_ROWS, Found, RowList, SchedulerClient, asked
 from deviceplugin.cli.screen import INTERVAL_S, Page, watch
 from deviceplugin.cli.table import TOTAL, Kind, Shape, listed, show_rows
@@ -96,7 +96,7 @@ _WHAT = SettingType("a table", "|".join(TABLES), _read_what)
 @click.command("top", cls=OperatorCommand, examples=_EXAMPLES)
 @click.argument("what", type=_WHAT, default="nodes", metavar=f"[{_WHAT.metavar}]")
 @all_namespaces_option
-@named_option
+@click.option("--name", "named", default="", metavar="TEXT", help="Only nodes or pods whose name contains this.")
 @click.option("--once", is_flag=True, help="Print one table also on a terminal.")
 @click.option(
     "--interval",
@@ -128,13 +128,14 @@ def top(
     if shape.sort_by not in TABLES[what].kind.sorts:
         orders = ", ".join(TABLES[what].kind.sorts)
         raise ConfigError(f"--sort-by {shape.sort_by} is not an order of {what}; use {orders}")
-    if named and not TABLES[what].is_namespaced:
-        raise ConfigError(f"--name is a part of a pod's name, and {what} have none; give it with pods or containers")
+    if named and what == "namespaces":
+        raise ConfigError("--name is a part of the name of a node or pod; give -n 'PREFIX*' for namespaces")
     is_live = not once and shape.output in ("table", "wide") and is_terminal()
 
     async def show(client: SchedulerClient) -> None:
         namespace = "" if all_namespaces else client.namespace
-        screen = _Screen(client, what, shape.sort_by, shape.reverse, shape.output == "wide", namespace, named)
+        by_name = {TABLES[what].rows.path: named} if named else {}
+        screen = _Screen(client, what, shape.sort_by, shape.reverse, shape.output == "wide", namespace, by_name)
         if is_live:
             first = partial(screen.page, live=False)
             await watch(screen.page, first=first, handle=screen.handle, keys=_KEYS, interval_s=interval)
@@ -145,7 +146,10 @@ def top(
 
 
 class _Screen(msgspec.Struct):
-    """What is shown now; keys change it. `namespace` is empty for all, and may end with `*`: all that begin so."""
+    """What is shown now; keys change it. `namespace` is empty for all, and may end with `*`: all that begin so.
+
+    `by_name`: a part of the name, for the list of nodes or of pods.
+    """
 
     client: SchedulerClient
     what: str
@@ -153,7 +157,7 @@ class _Screen(msgspec.Struct):
     reverse: bool
     wide: bool
     namespace: str
-    named: str = ""
+    by_name: Mapping[str, str]
 
     def handle(self, key: str) -> bool:
         words = list(TABLES)
@@ -178,6 +182,7 @@ class _Screen(msgspec.Struct):
         found = await self._read(table, self._first_rows(table.kind, live=live), most=table.most)
         kind, rows = self._ordered(table, found)
         name = TOTAL if len(found.rows) >= found.total else "SHOWN"
+        kind = kind.sorted_by(self.sort_by)
         lines = kind.lines(rows, at=found.at, headers=True, wide=self.wide, width=width, total=name)
         sums = lines[-1:] if len(rows) > 1 else []
         lines = lines[: len(lines) - len(sums)]
@@ -207,7 +212,7 @@ class _Screen(msgspec.Struct):
 
     async def _read(self, table: TopTable, query: Mapping[str, str], *, most: int = 0) -> Found[Any]:
         within = {"namespace": self.namespace} if self.namespace and table.is_namespaced else {}
-        within |= {"name": self.named} if self.named and table.is_namespaced else {}
+        within |= {"name": self.by_name[table.rows.path]} if table.rows.path in self.by_name else {}
         return await self.client.rows(table.rows, {**query, **table.query, **within}, most=most)
 
     def _ordered(self, table: TopTable, found: Found[Any]) -> tuple[Kind[Any], list[Any]]:

@@ -31,7 +31,7 @@ from deviceplugin.model.gpu import GpuUuid, Inventory
 from deviceplugin.model.pod import NO_LIMITS, Pod, PodContainer, PodLimits
 from deviceplugin.model.pod_request import parts_of
 from deviceplugin.model.request import Request, parse_request
-from deviceplugin.model.units import Resource, ResourceNames, gib_text, memory_text
+from deviceplugin.model.units import Resource, ResourceNames, memory_of, memory_text
 from deviceplugin.placement.fit import NOTHING, GpuAmount, demand_of, model_of
 from deviceplugin.placement.snapshot import occupied
 from deviceplugin.structs import replace
@@ -54,8 +54,8 @@ class Load(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"GPU {self.uuid}: {self.held.cores} of {self.has.cores} cores and {gib_text(self.held.blocks)} of "
-            f"{gib_text(self.has.blocks)} GiB are allocated"
+            f"GPU {self.uuid}: {self.held.cores} of {self.has.cores} cores and "
+            f"{memory_of(self.held.blocks, self.has.blocks)} are allocated"
         )
 
 

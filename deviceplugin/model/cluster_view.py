@@ -162,7 +162,9 @@ class NodeRow(msgspec.Struct, frozen=True):
     """One node with an agent, or with pods that hold GPUs. `problem`: why it takes no pods; empty if it takes them.
 
     `free_gpus`: available GPUs of which nothing is allocated. `gpus` is empty unless the caller asked for GPUs.
-    `live_error`: why there is no live use, where it was asked for; empty otherwise.
+    `live_error`: why there is no live use, where it was asked for; empty otherwise. `live` and the last three are of
+    the GPUs that report: `cores_used` the utilization of `gpus_measured` GPUs added up, `cores_idle` what is allocated
+    of them and not used.
     """
 
     node: str
@@ -181,6 +183,9 @@ class NodeRow(msgspec.Struct, frozen=True):
     gpus: tuple[GpuRow, ...] = ()
     live: GpuLive | None = None
     live_error: str = ""
+    cores_used: float | None = None
+    cores_idle: float | None = None
+    gpus_measured: int | None = None
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,7 +298,7 @@ class OnePodView(Head, frozen=True, kw_only=True):
 class NamespaceRow(msgspec.Struct, frozen=True):
     """What the pods of a namespace have of the GPUs and use of it; pods without GPUs count nothing.
 
-    `cores_idle`: allocated and not used, of the shares whose use is known.
+    `cores_measured`: allocated to the shares whose use is known; `cores_idle`: of these, not used.
     """
 
     namespace: str
@@ -304,6 +309,7 @@ class NamespaceRow(msgspec.Struct, frozen=True):
     cores_idle: float | None = None
     memory_used_bytes: int | None = None
     throttled_seconds: float | None = None
+    cores_measured: int | None = None
 
 
 class NamespacesView(Head, frozen=True, kw_only=True):

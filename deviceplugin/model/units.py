@@ -6,6 +6,7 @@ ParseError that lists the words.
 """
 
 import enum
+import math
 
 import msgspec
 
@@ -15,7 +16,7 @@ CORES_PER_GPU = 100
 MIB = 1 << 20
 BLOCK_MIB = 256
 BLOCK_BYTES = BLOCK_MIB * MIB
-_BLOCKS_PER_GIB = 1024 // BLOCK_MIB
+_GIB, _TIB = 1 << 30, 1 << 40
 DEFAULT_DOMAIN = "tencent.com"
 
 
@@ -76,14 +77,36 @@ def format_blocks(blocks: int) -> str:
 
 def memory_text(blocks: int) -> str:
     """Memory for users: `512 MiB`, `2 GiB`, `79.5 GiB`."""
-    if 0 < blocks < _BLOCKS_PER_GIB:
-        return f"{blocks * BLOCK_MIB} MiB"
-    return f"{gib_text(blocks)} GiB"
+    return bytes_text(blocks * BLOCK_BYTES)
 
 
-def gib_text(blocks: int) -> str:
-    """The number alone, exact: `79.5`."""
-    return f"{blocks / _BLOCKS_PER_GIB:.2f}".rstrip("0").removesuffix(".")
+def memory_of(part: int, whole: int) -> str:
+    """Blocks as `8 of 80 GiB`."""
+    return bytes_of(part * BLOCK_BYTES, whole * BLOCK_BYTES)
+
+
+def bytes_text(size: float) -> str:
+    """In MiB below 1 GiB, in TiB from 10 TiB on, else in GiB; the page has the same rule in format.js."""
+    unit, name = _unit(size)
+    return f"{_number(size / unit)} {name}"
+
+
+def bytes_of(part: float, whole: float, between: str = " of ") -> str:
+    """Both in the unit of the whole."""
+    unit, name = _unit(whole)
+    return f"{_number(part / unit)}{between}{_number(whole / unit)} {name}"
+
+
+def _unit(size: float) -> tuple[int, str]:
+    if 0 < size < _GIB:
+        return MIB, "MiB"
+    return (_GIB, "GiB") if size < 10 * _TIB else (_TIB, "TiB")
+
+
+def _number(value: float) -> str:
+    """Two decimals at most below 100, one above, so that a block more or less shows; half is rounded up."""
+    scale = 100 if value < 100 else 10
+    return f"{math.floor(value * scale + 0.5) / scale:.2f}".rstrip("0").removesuffix(".")
 
 
 class Compute(msgspec.Struct, frozen=True):

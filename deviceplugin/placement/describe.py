@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from deviceplugin.model.request import Request
 from deviceplugin.model.topology import Level
-from deviceplugin.model.units import CORES_PER_GPU, gib_text, memory_text
+from deviceplugin.model.units import CORES_PER_GPU, memory_of, memory_text
 from deviceplugin.placement.candidates import Survey
 from deviceplugin.placement.fit import GpuRejection
 from deviceplugin.placement.snapshot import GpuView
@@ -82,7 +82,7 @@ def rejection_text(rejection: GpuRejection, view: GpuView) -> str:
 
 
 def _allocated_text(view: GpuView) -> str:
-    memory = f"{gib_text(view.gpu.blocks - view.free_blocks)} of {gib_text(view.gpu.blocks)} GiB"
+    memory = memory_of(view.gpu.blocks - view.free_blocks, view.gpu.blocks)
     return f"{CORES_PER_GPU - view.free_cores} of {CORES_PER_GPU} cores, {memory}"
 
 

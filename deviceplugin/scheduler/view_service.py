@@ -19,6 +19,7 @@ from deviceplugin.cluster.view.live import EVERY_S, ORDER_S, LiveUse, NodeUse, U
 from deviceplugin.cluster.view.query import (
     BY_NODE_USE,
     BY_POD_USE,
+    STEPS_OF_ITEM,
     NamespacesQuery,
     NodesQuery,
     PodsQuery,
@@ -37,6 +38,7 @@ from deviceplugin.model.cluster_view import (
     ErrorView,
     Head,
     NamespacesView,
+    NodeRow,
     NodesView,
     OneNodeView,
     OnePodView,
@@ -217,7 +219,11 @@ class ViewService:
         if not query.live:
             return found
         uses = await self._live.of(row.node for row in found.items)
-        return replace(found, items=await described(found.items, lambda row: node_with_use(row, uses[row.node])))
+        items = await described(found.items, lambda row: self._with_use(row, uses), _steps_with_use)
+        return replace(found, items=items)
+
+    def _with_use(self, row: NodeRow, uses: Mapping[str, NodeUse]) -> NodeRow:
+        return node_with_use(row, uses[row.node], row.gpus or self._views.gpus(row.node))
 
     async def _pods(self, query: PodsQuery) -> PodsView:
         uses: Mapping[str, NodeUse] = {}
@@ -238,7 +244,7 @@ class ViewService:
         if not live:
             return found
         uses = await self._live.of([name])
-        return replace(found, item=node_with_use(found.item, uses[name]))
+        return replace(found, item=self._with_use(found.item, uses))
 
     async def _pod(self, namespace: str, name: str, live: bool) -> OnePodView | str:
         async with self._turn:
@@ -255,3 +261,8 @@ class ViewService:
 
     def _error(self, status: int, sentence: str) -> tuple[int, bytes]:
         return status, msgspec.json.encode(ErrorView(sentence, self._leadership.leader))
+
+
+def _steps_with_use(row: NodeRow) -> int:
+    """The rows of the GPUs may have to be made."""
+    return STEPS_OF_ITEM * (1 + row.gpu_count)

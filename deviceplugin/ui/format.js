@@ -1,8 +1,8 @@
 /* Numbers and times as people read them.
    In: cores, blocks of 256 MiB, bytes, Unix seconds. Out: short text. Invariant: unknown is '–', never 0. */
 
-const GIB = 1024 ** 3;
-export const BLOCK = 256 * 1024 ** 2;
+const [MIB, GIB, TIB] = [1024 ** 2, 1024 ** 3, 1024 ** 4];
+export const BLOCK = 256 * MIB;
 const whole = new Intl.NumberFormat('en');
 
 export const isKnown = (number) => number !== null && number !== undefined;
@@ -14,18 +14,22 @@ export const percent = (number) => (isKnown(number) ? `${Math.round(number)} %` 
 /** The sum of what is known, null if nothing is. */
 export const total = (numbers) => (numbers.some(isKnown) ? numbers.reduce((sum, each) => sum + (each ?? 0), 0) : null);
 
-const isLarge = (bytes) => bytes >= 10 * 1024 * GIB;
+/** In MiB below 1 GiB, in TiB from 10 TiB on, else in GiB; `bytes_text` of model/units.py has the same rule. */
+function unit(bytes) {
+  if (bytes > 0 && bytes < GIB) return [MIB, 'MiB'];
+  return bytes < 10 * TIB ? [GIB, 'GiB'] : [TIB, 'TiB'];
+}
 
-/** Bytes as GiB, or as TiB from ten on. */
-export const memory = (bytes) => (isKnown(bytes) ? `${rounded(bytes, bytes)} ${isLarge(bytes) ? 'TiB' : 'GiB'}` : '–');
+export const memory = (bytes) => (isKnown(bytes) ? `${rounded(bytes, bytes)} ${unit(bytes)[1]}` : '–');
 
-/** A part of all, in one unit. */
+/** A part of all, in the unit that all has. */
 export const memoryOf = (part, all) => `${isKnown(part) ? rounded(part, all) : '–'} of ${memory(all)}`;
 
-/** In the unit that `all` has. */
+/** In the unit that `all` has. Two decimals at most below 100, one above: a block more or less shows. */
 export function rounded(bytes, all) {
-  const number = bytes / (isLarge(all) ? 1024 * GIB : GIB);
-  return count(number >= 100 ? Math.round(number) : Math.round(number * 10) / 10);
+  const number = bytes / unit(all)[0];
+  const scale = number < 100 ? 100 : 10;
+  return count(Math.round(number * scale) / scale);
 }
 
 /** A duration in kubectl's way. */

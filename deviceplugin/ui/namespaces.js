@@ -29,7 +29,7 @@ export function draw(found, route) {
 function table(found) {
   const every = [...found.items, ...(found.others ? [found.others] : [])];
   const sum = (name) => total(every.map((each) => each[name]));
-  const sums = Object.fromEntries(['pods', 'cores', 'blocks', 'cores_used', 'cores_idle', 'memory_used_bytes', 'throttled_seconds'].map((name) => [name, sum(name)]));
+  const sums = Object.fromEntries(['pods', 'cores', 'blocks', 'cores_used', 'cores_idle', 'memory_used_bytes', 'throttled_seconds', 'cores_measured'].map((name) => [name, sum(name)]));
   return h('div', { class: 'scroll' }, h('table', { class: 'list' },
     h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Namespace'), ['Pods', CORES, 'Idle cores', MEMORY, 'Throttled'].map((text) => h('th', { scope: 'col', class: 'num' }, text)))),
     h('tbody', {}, found.items.map((each) => row(each, name(each))), found.others && row(found.others, 'other namespaces')),
@@ -50,7 +50,7 @@ function row(each, first) {
 /** Of the shares whose use is known: an agent may not answer, or not have measured yet. */
 function idle(each) {
   if (!isKnown(each.cores_idle)) return '–';
-  const measured = each.cores_idle + each.cores_used;
+  const measured = each.cores_measured;
   return [`${cores(each.cores_idle)} (${percent(share(each.cores_idle, measured))})`,
-    measured + 1 < each.cores && h('span', { class: 'small' }, `of ${cores(measured)} measured`)];
+    measured < each.cores && h('span', { class: 'small' }, `of ${cores(measured)} measured`)];
 }

@@ -32,8 +32,9 @@ function facts(node) {
   return h('dl', { class: 'facts' }, pairs.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text))));
 }
 
-function used({ live, cores: all }) {
-  return isKnown(live?.utilization_percent) ? `${cores((live.utilization_percent / 100) * all)} cores, ${memory(live.memory_used_bytes)}` : '–';
+function used({ live, cores_used: used, gpus_measured: measured, gpu_count: gpus }) {
+  if (!isKnown(used)) return '–';
+  return `${cores(used)} cores, ${memory(live.memory_used_bytes)}${measured < gpus ? ` (${count(measured)} of ${plural(gpus, 'GPU')} report)` : ''}`;
 }
 
 function card(gpu, chosen) {

@@ -58,7 +58,7 @@ function row(node) {
       node.problem && h('span', { class: 'problem' }, node.problem),
       !node.problem && node.live_error && h('span', { class: 'small warn' }, `use not known: ${node.live_error}`)),
     h('div', { class: 'sums' },
-      sum(amount(node), isKnown(busy) && `${cores((busy / 100) * node.cores)} used`), bar('cores', '', node.cores_allocated, node.cores, busy),
+      sum(amount(node), isKnown(node.cores_used) && `${cores(node.cores_used)} used`), bar('cores', '', node.cores_allocated, node.cores, busy),
       sum(blocksOf(node.blocks_allocated, node.blocks), isKnown(node.live?.memory_used_bytes) && `${rounded(node.live.memory_used_bytes, node.blocks * BLOCK)} used`),
       bar('memory', '', node.blocks_allocated, node.blocks, usedMemory(node.live, node.blocks))),
     h('div', { class: 'tiles' }, node.gpus.map((gpu) => tile(node.node, gpu))));

@@ -4,9 +4,12 @@
 
 import { Refusal } from './api.js';
 import { h } from './dom.js';
-import { BLOCK, age, cores, count, isKnown, lasting, memory, minute } from './format.js';
+import { BLOCK, age, cores, count, isKnown, lasting, memory, minute, plural } from './format.js';
 import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, gpuAddress, grafana, memoryCell, nodeAddress, stage } from './parts.js';
-import { amounts } from './pods.js';
+import { amounts, ranges } from './pods.js';
+
+/** As `kubectl vcuda explain` has it. */
+const [NEAREST, MOST_GPUS, MOST_OTHERS, MOST_HOLDERS] = [3, 3, 2, 3];
 
 export async function load(api, route, signal, live) {
   const [namespace, name] = route.names;
@@ -35,7 +38,7 @@ export function draw(found, route, cluster) {
   return [
     h('p', { class: 'path' }, h('a', { href: '#/pods', 'data-action': 'up' }, 'Pods'), ' / '),
     h('h1', {}, `${namespace}/${name} `, row && stage(row.stage)),
-    found.why && !found.why.node && h('p', { class: 'sentence' }, found.why.sentence),
+    found.why && !found.why.node && reason(found.why),
     row?.reason && row.stage !== 'pending' && h('p', { class: 'problem' }, row.reason),
     row && facts(row, found.pod.at),
     row && containers(row),
@@ -43,6 +46,12 @@ export function draw(found, route, cluster) {
     row && grafana(cluster, 'vcuda-namespace', { namespace, pod: name }),
     found.why && explanation(found.why),
   ].flat(2).filter(Boolean);
+}
+
+/** The main one first: it is what people look for. */
+function reason(why) {
+  if (!why.main_reason) return h('p', { class: 'sentence' }, why.sentence);
+  return [h('p', { class: 'sentence' }, h('b', {}, why.main_reason)), h('p', { class: 'small' }, why.sentence)];
 }
 
 function facts(row, now) {
@@ -124,8 +133,36 @@ function explanation(why) {
     why.condition && h('p', { class: 'small' }, `kube-scheduler says: ${why.condition}`),
     why.why?.length > 0 && h('ul', { class: 'plain' }, why.why.map((text) => h('li', {}, text))),
     reasons.length > 0 && [h('h2', {}, 'Nodes by reason'), h('ul', { class: 'reasons' }, reasons.map(([text, number]) => h('li', {}, h('b', {}, count(number)), h('span', {}, text))))],
-    why.nodes?.length > 0 && [h('h2', {}, 'Nodes'), h('ul', { class: 'verdicts' }, why.nodes.map((each) => h('li', {},
-      h('a', { href: nodeAddress(each.node) }, each.node), h('span', {}, each.reason), each.change && h('span', { class: 'small' }, each.change))))],
-    why.left_out > 0 && h('p', { class: 'small' }, `${count(why.left_out)} more nodes are not listed.`),
+    why.nodes?.length > 0 && nearest(why),
   ];
 }
+
+function nearest(why) {
+  const [first, others] = [why.nodes.slice(0, NEAREST), why.nodes.slice(NEAREST)];
+  return [
+    h('h2', {}, first.length === 1 ? 'The node' : 'Nodes nearest to fitting'),
+    h('ul', { class: 'verdicts' }, first.map((each) => verdict(each, gpuLines(each)))),
+    others.length > 0 && h('details', { 'data-key': 'others' }, h('summary', {}, `${plural(others.length, 'more node')}`),
+      h('ul', { class: 'verdicts' }, others.map((each) => verdict(each)))),
+    why.left_out > 0 && h('p', { class: 'small' }, `${plural(why.left_out, 'node')} farther from fitting not shown.`),
+  ];
+}
+
+function verdict(each, lines = []) {
+  return h('li', { 'data-key': each.node }, h('a', { href: nodeAddress(each.node) }, each.node), h('span', {}, each.reason),
+    each.change && h('span', {}, h('b', {}, 'Fix: '), each.change),
+    lines.length > 0 && h('ul', { class: 'lines small' }, lines.map((text) => h('li', {}, text))));
+}
+
+/** The GPUs on which least must become free, with their pods; the others by what speaks against them. */
+function gpuLines(node) {
+  const near = node.gpus.filter((each) => each.nearest);
+  const alike = new Map();
+  for (const each of node.gpus.filter((one) => !one.nearest)) alike.set(each.against, [...(alike.get(each.against) ?? []), each.minor]);
+  const others = [...alike].map(([against, minors]) => (minors.length === 1 ? `GPU ${minors[0]}: ${against || 'fits'}` : `GPUs ${ranges(minors)}: ${against || 'fit'}`));
+  return [...near.slice(0, MOST_GPUS).map((each) => `GPU ${each.minor}: ${[each.against || 'fits', ...holders(each)].join('; ')}`),
+    near.length > MOST_GPUS && plural(near.length - MOST_GPUS, 'more GPU'),
+    ...(others.length > MOST_OTHERS ? [plural(node.gpus.length - near.length, 'further GPU')] : others)].filter(Boolean);
+}
+
+const holders = ({ holders: all }) => [...all.slice(0, MOST_HOLDERS), ...(all.length > MOST_HOLDERS ? [`${count(all.length - MOST_HOLDERS)} more`] : [])];

@@ -89,16 +89,20 @@ function row(pod, now, isPlaced) {
 /** The minors, neighbours as a range; one GPU is a link to it. */
 export function gpus(node, shares) {
   const uuids = [...new Set(shares.map((each) => each.uuid))];
-  const minors = [...new Set(shares.map((each) => each.minor).filter(isKnown))].sort((a, b) => a - b);
+  const minors = [...new Set(shares.map((each) => each.minor).filter(isKnown))];
   if (!minors.length) return uuids.length ? 'gone' : '–';
-  const ranges = minors.reduce((found, each) => {
+  const text = ranges(minors);
+  return uuids.length === 1 ? otherLink(gpuAddress(node, uuids[0]), text) : text;
+}
+
+export function ranges(minors) {
+  const runs = [...minors].sort((a, b) => a - b).reduce((found, each) => {
     const last = found.at(-1);
     if (last && each === last[1] + 1) last[1] = each;
     else found.push([each, each]);
     return found;
   }, []);
-  const text = ranges.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(', ');
-  return uuids.length === 1 ? otherLink(gpuAddress(node, uuids[0]), text) : text;
+  return runs.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(', ');
 }
 
 function sums(items, isPlaced) {

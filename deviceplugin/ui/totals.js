@@ -14,9 +14,9 @@ export function totals(cluster) {
       cluster.nodes_with_problem && '#/nodes?state=problem'),
     card('GPUs', count(gpus), [`${count(cluster.free_gpus)} free`, unavailable(cluster)],
       cluster.unavailable_gpus ? '#/nodes?state=problem' : cluster.free_gpus && '#/nodes?state=free'),
-    used('Cores (1/100 of a GPU’s time)', 'cores', cluster.cores_allocated, cluster.cores, cluster.cores_used,
+    used('Cores (1/100 of a GPU’s time)', 'cores', cluster.cores_allocated, cluster.cores, part(cluster.cores_used, 100 * cluster.gpus_measured),
       `${cores(cluster.cores_allocated)} of ${cores(cluster.cores)} allocated`, `${cores(cluster.cores_used)} used${measured}`),
-    used('Memory', 'memory', cluster.blocks_allocated * BLOCK, cluster.blocks * BLOCK, usedMemory,
+    used('Memory', 'memory', cluster.blocks_allocated * BLOCK, cluster.blocks * BLOCK, part(usedMemory, cluster.blocks * BLOCK),
       `${blocksOf(cluster.blocks_allocated, cluster.blocks)} allocated`, `${rounded(usedMemory, cluster.blocks * BLOCK)} used`),
     card('Pods', count(cluster.pods_bound), `${count(cluster.pods_pending)} pending${cluster.pods_reserved ? `, ${count(cluster.pods_reserved)} reserved` : ''}`,
       cluster.pods_pending && '#/pending'),
@@ -34,10 +34,13 @@ function card(title, number, text, address) {
     h('p', { class: 'small' }, address ? h('a', { href: address }, text) : text));
 }
 
-function used(title, kind, part, all, live, text, usedText) {
+const part = (used, all) => (isKnown(used) ? share(used, all) : null);
+
+/** `live`: percent that is used, of the GPUs that report. */
+function used(title, kind, allocated, all, live, text, usedText) {
   const is = isKnown(live);
   return h('div', { class: 'card' }, h('h2', {}, title),
-    h('p', { class: 'number' }, percent(share(part, all)), is && h('span', { class: 'beside' }, ` ${percent(share(live, all))} used`)),
-    bar(kind, `${title}: ${text}${is ? `, ${usedText}` : ''}`, part, all, is ? share(live, all) : null),
+    h('p', { class: 'number' }, percent(share(allocated, all)), is && h('span', { class: 'beside' }, ` ${percent(live)} used`)),
+    bar(kind, `${title}: ${text}${is ? `, ${usedText}` : ''}`, allocated, all, live),
     h('p', { class: 'small' }, text, is && `, ${usedText}`));
 }

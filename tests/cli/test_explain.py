@@ -217,9 +217,10 @@ async def test_why_a_bound_pod_is_there_stands_below_what_it_holds(tmp_path: Pat
     document |= {"reasons": {}, "nodes": [], "left_out": 0, "why": ["node a is the only one that fits", "  next: b"]}
     said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p")).stdout
     assert said.splitlines()[1:] == [
-        "  container main: 50 cores (1/100 of a GPU's time)",
+        "  container main: 50 cores",
         "  node a is the only one that fits",
         "    next: b",
+        "  cores: 1/100 of a GPU's time",
     ]
 
 
@@ -238,7 +239,7 @@ async def test_text_of_others_in_an_explanation_moves_no_cursor_and_begins_no_li
     node = {"node": evil, "reason": evil, "change": evil, "gpus": [gpu]}
     document = {"pod": "d/p", "sentence": evil, "asked": [evil], "at": 0, "reasons": {evil: 1}, "nodes": [node]}
     document |= {"left_out": 0, "why": [evil], "condition": evil, "node": None, "now": False, "main_reason": evil}
-    for words, count in (((), 11), (("--all",), 12)):
+    for words, count in (((), 12), (("--all",), 13)):
         said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p", *words)).stdout
         lines = said.splitlines()
         assert len(lines) == count

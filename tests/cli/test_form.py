@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,10 +16,13 @@ from click.testing import CliRunner
 from deviceplugin import __version__
 from deviceplugin.cli import main
 from deviceplugin.cli import table as texts
-from deviceplugin.cli.table import Column, table
+from deviceplugin.cli.nodes import GPU_USE, NODE_USE, NODES, gpu_entries
+from deviceplugin.cli.pods import CONTAINER_USE, NAMESPACE_USE, POD_USE, PODS, container_entries
+from deviceplugin.cli.table import Column, Kind, table
 from deviceplugin.cli.terminal import bar
+from deviceplugin.model.cluster_view import NamespaceRow
 from tests.cli.command_runner import kubeconfig, run, vcuda
-from tests.cli.view_server import Cluster, node, serving
+from tests.cli.view_server import AT, Cluster, node, pod, serving
 from tests.kube.kubeconfigs import plugin
 from tests.ui.cluster import serving as serving_cluster
 from tests.ui.cluster import usual
@@ -56,11 +60,11 @@ def test_ages_are_written_as_kubectl_writes_them(subtests: pytest.Subtests) -> N
 def test_memory(subtests: pytest.Subtests) -> None:
     for size, text in [
         (None, "-"),
-        (0, "0Mi"),
-        (512 << 20, "512Mi"),
-        (1 << 30, "1Gi"),
-        (7 << 29, "3.5Gi"),
-        (1 << 40, "1024Gi"),
+        (0, "0GiB"),
+        (512 << 20, "512MiB"),
+        (1 << 30, "1GiB"),
+        (7 << 29, "3.5GiB"),
+        (1 << 40, "1024GiB"),
     ]:
         with subtests.test(size=size):
             assert texts.memory(size) == text
@@ -230,6 +234,27 @@ def test_a_reason_stands_below_its_row_where_the_table_has_no_room() -> None:
         "TOTAL      55",
     ]
     assert table(columns, rows[1:], width=30)[0] == "NAME    CORES", "nobody has a reason"
+
+
+def test_the_column_of_the_order_stays_in_every_width(subtests: pytest.Subtests) -> None:
+    name = "a-name-that-is-as-long-as-names-in-clouds-are"
+    one_node, one_pod = node(name), pod(name, name, node=name)
+    rows: list[tuple[Kind[Any], Any]] = [
+        *((kind, one_node) for kind in (NODES, NODE_USE)),
+        *((GPU_USE, each) for each in gpu_entries((one_node,))[:1]),
+        *((kind, one_pod) for kind in (PODS, POD_USE)),
+        *((CONTAINER_USE, each) for each in container_entries([one_pod])),
+        (NAMESPACE_USE, NamespaceRow(name, 2, 150, 80, 70.0, 40.0, 1 << 30, 1.5, 110)),
+    ]
+    for kind, row in rows:
+        for word in [each for each in kind.sorts if each != "name"]:
+            with subtests.test(kind=kind.what, word=word):
+                (at,) = [at for at, each in enumerate(kind.columns) if each.sort == word]
+                chosen = kind.columns[at]
+                lines = kind.sorted_by(word).lines([row], at=AT, headers=True, wide=False, width=40)
+                assert chosen.heading in lines[0].split()
+                if chosen.right:
+                    assert chosen.text(row, AT) in lines[1].split()
 
 
 async def test_the_reason_is_whole_at_80_columns(tmp_path: Path) -> None:

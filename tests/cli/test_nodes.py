@@ -21,10 +21,10 @@ async def test_the_table_has_kubectls_form(tmp_path: Path) -> None:
     result = await vcuda(cluster(), tmp_path, "nodes")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
-        "NAME     STATUS    GPUS   FREE    CORES       MEMORY   PODS   MODEL                   PROBLEM",
-        "node-a   Ready        2      1   50/200   10Gi/160Gi      1   NVIDIA A100-SXM4-80GB   -",
-        "node-b   Ready        8      7   50/800   10Gi/640Gi      1   NVIDIA A100-SXM4-80GB   -",
-        "node-c   Problem      2      1   50/200   10Gi/160Gi      1   NVIDIA A100-SXM4-80GB   no agent",
+        "NAME     STATUS    GPUS   FREE    CORES      MEMORY   PODS   MODEL                   PROBLEM",
+        "node-a   Ready        2      1   50/200   10/160GiB      1   NVIDIA A100-SXM4-80GB   -",
+        "node-b   Ready        8      7   50/800   10/640GiB      1   NVIDIA A100-SXM4-80GB   -",
+        "node-c   Problem      2      1   50/200   10/160GiB      1   NVIDIA A100-SXM4-80GB   no agent",
     ]
 
 
@@ -55,6 +55,16 @@ async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path) -> No
         f"{SERVICE}/view/nodes",
         {"model": "a100", "state": "problem", "holders": "1", "limit": "250"},
     )
+
+
+async def test_an_order_by_use_asks_for_it_and_shows_it(tmp_path: Path) -> None:
+    scene = Cluster([node("busy", cores_idle=0.0), node("idle", cores_idle=40.0), node("silent", gpus_measured=0)])
+    scene.nodes[2] = replace(scene.nodes[2], live=None, cores_used=None, cores_idle=None)
+    result = await vcuda(scene, tmp_path, "nodes", "--sort-by", "idle", "--name", "s", env={"COLUMNS": "60"})
+    assert scene.asked[-1] == (f"{SERVICE}/view/nodes", {"name": "s", "live": "1", "limit": "5000"})
+    head, *lines = [line.split() for line in result.stdout.splitlines()]
+    assert [line[head.index("IDLE")] for line in lines] == ["40", "0", "-"]
+    assert [line[head.index("UTIL")] for line in lines] == ["35%", "35%", "-"]
 
 
 async def test_every_page_is_fetched_and_a_changed_list_is_read_again(tmp_path: Path) -> None:
@@ -89,14 +99,14 @@ async def test_the_picture_of_a_node(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         "node-a · 2 × NVIDIA A100-SXM4-80GB · driver 550.54 · CUDA 12.4",
-        "cores  █████░░░░░░░░░░░░░░░ 50/200",
-        "memory █░░░░░░░░░░░░░░░░░░░ 10Gi/160Gi",
+        "cores  █████░░░░░░░░░░░░░░░ 50 of 200",
+        "memory █░░░░░░░░░░░░░░░░░░░ 10 of 160 GiB",
         "",
         "NUMA node 0  1 GPU, 0 free",
-        "└─ GPU 0  cores █████░░░░░  50  memory █░░░░░░░░░ 10Gi/80Gi  35% busy, 9Gi used",
-        "   └─  50 cores    10Gi  research/llm (main) · uses 49 cores, 9Gi",
+        "└─ GPU 0  cores █████░░░░░  50  memory █░░░░░░░░░ 10 of 80 GiB  35% busy, 9 GiB used",
+        "   └─  50 cores    10 GiB  research/llm (main) · uses 49 cores, 9 GiB",
         "NUMA node 1  1 GPU, 1 free",
-        "└─ GPU 1  cores ░░░░░░░░░░   0  memory ░░░░░░░░░░  0Mi/80Gi",
+        "└─ GPU 1  cores ░░░░░░░░░░   0  memory ░░░░░░░░░░  0 of 80 GiB",
     ]
 
 
@@ -113,7 +123,7 @@ async def test_the_picture_says_what_is_held_by_claims(tmp_path: Path) -> None:
     gpus = (replace(first, source=ShareSource.CLAIM, holders=holders), second)
     scene.nodes[1] = replace(scene.nodes[1], gpus=gpus)
     lines = (await vcuda(scene, tmp_path, "node", "node-a")).stdout.splitlines()
-    assert lines[5].endswith("35% busy, 9Gi used · for claims")
+    assert lines[5].endswith("35% busy, 9 GiB used · for claims")
     assert [line.partition("  research/")[2].partition(" · uses")[0] for line in lines[6:10]] == [
         "llm (main)",
         "llm (main) · claim mine",

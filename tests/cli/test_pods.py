@@ -23,8 +23,8 @@ async def test_the_namespace_of_the_context_is_the_default(tmp_path: Path) -> No
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         "NAME   STATUS    NODE     GPU   CORES   MEMORY   AGE   REASON",
-        "big    Pending   -        -        50     10Gi    5m   insufficient vcuda-core on any one GPU",
-        "llm    Bound     node-a   0        50     10Gi    5m   -",
+        "big    Pending   -        -        50    10GiB    5m   insufficient vcuda-core on any one GPU",
+        "llm    Bound     node-a   0        50    10GiB    5m   -",
     ]
     assert scene.asked[-1] == (f"{SERVICE}/view/pods", {"namespace": "research", "limit": "5000"})
 
@@ -48,9 +48,12 @@ async def test_namespaces_that_begin_alike_and_parts_of_names_are_chosen_by_a_re
             lines = (await run(*words, "-n", "ser*", "--name", "BED-1", *reach)).stdout.splitlines()
             assert lines[0].startswith("NAMESPACE")
             assert [line.split()[:2] for line in lines[1:]] == [["serving", "embed-10"]]
-        wrong = await run("top", "nodes", "--name", "x", *reach)
+        for words in (("nodes",), ("top", "nodes"), ("top", "gpus")):
+            lines = (await run(*words, "--name", "A100-3", *reach)).stdout.splitlines()
+            assert {line.split()[0] for line in lines[1:]} == {"gpu-a100-3"}, words
+        wrong = await run("top", "namespaces", "--name", "x", *reach)
         assert (wrong.exit_code, wrong.stderr.count("\n")) == (1, 1)
-        assert "--name is a part of a pod's name, and nodes have none" in wrong.stderr
+        assert "--name is a part of the name of a node or pod" in wrong.stderr
 
 
 async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path, subtests: pytest.Subtests) -> None:

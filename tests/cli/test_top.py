@@ -34,20 +34,20 @@ async def test_nodes_with_what_is_used(tmp_path: Path) -> None:
     result = await vcuda(scene, tmp_path, "top", "--sort-by", "free")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
-        "NAME     GPUS   FREE    CORES   CORES%   UTIL       MEMORY   USED   PODS",
-        "node-b      4      3   50/400      12%    35%   10Gi/320Gi    9Gi      1",
-        "node-a      2      1   50/200      25%    35%   10Gi/160Gi    9Gi      1",
+        "NAME     GPUS   FREE    CORES   CORES%   UTIL   IDLE      MEMORY   USED   PODS",
+        "node-b      4      3   50/400      13%    35%     15   10/320GiB   9GiB      1",
+        "node-a      2      1   50/200      25%    35%     15   10/160GiB   9GiB      1",
     ]
     assert scene.asked[-1] == (f"{SERVICE}/view/nodes", {"live": "1", "limit": "5000"})
 
 
 async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
     gpus = (await vcuda(cluster(), tmp_path, "top", "gpu", "--sort-by", "used")).stdout.splitlines()
-    assert gpus[0].split() == ["NODE", "GPU", "MODEL", "CORES", "UTIL", "MEMORY", "USED", "PODS", "STATUS"]
+    assert gpus[0].split() == ["NODE", "GPU", "MODEL", "CORES", "UTIL", "IDLE", "MEMORY", "USED", "PODS", "STATUS"]
     assert [line.split()[:2] for line in gpus[1:3]] == [["node-a", "0"], ["node-b", "0"]], "the busy ones come first"
     assert (await vcuda(cluster(), tmp_path, "top", "pods")).stdout.splitlines() == [
         "NAME   NODE     GPU   CORES   USED   IDLE   MEMORY   USED   THROTTLED",
-        "llm    node-a   0        50     49      1     10Gi    9Gi       12.5s",
+        "llm    node-a   0        50     49    1.4    10GiB   9GiB       12.5s",
     ]
     scene = cluster()
     containers = (await vcuda(scene, tmp_path, "top", "containers", "-A", "-o", "json")).stdout
@@ -65,15 +65,15 @@ async def test_idle_shares_come_first_and_namespaces_have_sums(tmp_path: Path) -
     lines = (await vcuda(scene, tmp_path, "top", "pods", "--sort-by", "idle", "--sum")).stdout.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["idle", "busy", "TOTAL"]
     assert [line.split()[-4] for line in lines[1:]] == ["40", "0", "40"], "of the shares whose use is known"
-    scene.namespaces = [NamespaceRow("ml", 2, 150, 80, 70.0, 40.0, GIB, 1.5), NamespaceRow("shop", 1, 50, 40)]
-    scene.others = NamespaceRow("", 7, 700, 800, 100.0, 600.0)
+    scene.namespaces = [NamespaceRow("ml", 2, 150, 80, 70.0, 40.0, GIB, 1.5, 110), NamespaceRow("shop", 1, 50, 40)]
+    scene.others = NamespaceRow("", 7, 700, 800, 100.0, 600.0, cores_measured=700)
     result = await vcuda(scene, tmp_path, "top", "ns", "--sort-by", "idle", "--sum")
     assert result.stdout.splitlines() == [
-        "NAME       PODS   CORES   USED   IDLE   MEMORY   USED   THROTTLED",
-        "(others)      7     700    100    600    200Gi      -           -",
-        "ml            2     150     70     40     20Gi    1Gi        1.5s",
-        "shop          1      50      -      -     10Gi      -           -",
-        "TOTAL        10     900    170    640    230Gi    1Gi        1.5s",
+        "NAME       PODS   CORES   USED   IDLE   MEMORY   USED   THROTTLED   NOTE",
+        "(others)      7     700    100    600   200GiB      -           -   -",
+        "ml            2     150     70     40    20GiB   1GiB        1.5s   use is known of 110 of 150 cores",
+        "shop          1      50      -      -    10GiB      -           -   -",
+        "TOTAL        10     900    170    640   230GiB   1GiB        1.5s   use is known of 810 of 900 cores",
     ]
     by_name = (await vcuda(scene, tmp_path, "top", "namespaces", "-o", "name")).stdout.split()
     assert by_name == ["namespace/ml", "namespace/shop", "namespace/(others)"]
@@ -81,11 +81,11 @@ async def test_idle_shares_come_first_and_namespaces_have_sums(tmp_path: Path) -
 
 async def test_the_sum_is_of_nodes_and_gpus_too(tmp_path: Path, subtests: pytest.Subtests) -> None:
     sums: list[tuple[tuple[str, ...], str]] = [
-        (("nodes",), "TOTAL 6 4 100/600 20Gi/480Gi 2"),
-        (("top",), "TOTAL 6 4 100/600 17% 35% 20Gi/480Gi 18Gi 2"),
-        (("top", "gpus"), "TOTAL 100/600 35% 20Gi/480Gi 18Gi 2"),
-        (("pods", "-A"), "TOTAL 100 20Gi"),
-        (("top", "containers", "-A"), "TOTAL 100 97 3 20Gi 18Gi 25.0s"),
+        (("nodes",), "TOTAL 6 4 100/600 20/480GiB 2"),
+        (("top",), "TOTAL 6 4 100/600 17% 35% 30 20/480GiB 18GiB 2"),
+        (("top", "gpus"), "TOTAL 100/600 35% 30 20/480GiB 18GiB 2"),
+        (("pods", "-A"), "TOTAL 100 20GiB"),
+        (("top", "containers", "-A"), "TOTAL 100 97 2.8 20GiB 18GiB 25.0s"),
     ]
     for words, line in sums:
         with subtests.test(words=words):
@@ -94,6 +94,21 @@ async def test_the_sum_is_of_nodes_and_gpus_too(tmp_path: Path, subtests: pytest
             plain = (await vcuda(cluster(), tmp_path, *words)).stdout.splitlines()
             assert [line.split() for line in plain] == [line.split() for line in rows], "the sum was not asked for"
     assert "TOTAL" not in (await vcuda(Cluster([node("a")]), tmp_path, "nodes", "--sum")).stdout, "of one row"
+
+
+async def test_the_sum_weighs_by_the_gpus_that_report(tmp_path: Path) -> None:
+    large = node("large", gpus=8, live=GpuLive(90), cores_used=90.0, cores_idle=0.0, gpus_measured=1)
+    small = node("small", live=GpuLive(20), cores_used=40.0, cores_idle=30.5, gpus_measured=2)
+    silent = node("silent", gpus=4, live=None, cores_used=None, cores_idle=None, gpus_measured=0)
+    scene = Cluster([large, small, silent])
+    lines = (await vcuda(scene, tmp_path, "top", "--sort-by", "idle", "--sum")).stdout.splitlines()
+    util = lines[0].split().index("UTIL")
+    assert [line.split()[util : util + 2] for line in lines[1:]] == [
+        ["20%", "31"],
+        ["90%", "0"],
+        ["-", "-"],
+        ["43%", "31"],
+    ]
 
 
 async def test_bars_and_colours_are_for_terminals_alone(tmp_path: Path, subtests: pytest.Subtests) -> None:

@@ -67,6 +67,9 @@ def node(name: str, *, gpus: int = 2, problem: str = "", **changes: Any) -> Node
         pods=1,
         gpus=tuple(gpu(name, at) for at in range(gpus)),
         live=GpuLive(35, 9 * GIB, 2),
+        cores_used=35.0,
+        cores_idle=15.0,
+        gpus_measured=1,
     )
     return replace(row, **changes)
 
@@ -208,6 +211,8 @@ def _encoded(document: Any) -> web.Response:
 
 
 def _as_asked(row: NodeRow, query: dict[str, str]) -> NodeRow:
+    if "live" not in query:
+        row = replace(row, live=None, cores_used=None, cores_idle=None, gpus_measured=None)
     if "holders" in query:
         return row
     return replace(row, gpus=tuple(replace(each, holders=()) for each in row.gpus) if "gpus" in query else ())

@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
+from deviceplugin.model.units import bytes_text
 from tests.cluster.extender.makers import node
 from tests.cluster.view.claims import allocated, claiming, offer
 from tests.own_network import own_network
@@ -77,16 +78,38 @@ async def test_waiting_pods_have_their_reasons_and_a_pod_its_explanation(browser
         await expect(visit.page.locator(".reasons")).to_contain_text("memory request larger than any GPU")
         await expect(visit.page.locator("tbody tr")).to_have_count(2)
         await visit.open(f"{url}/ui/#/pods/research/sweep-11")
-        await expect(visit.page.locator(".sentence")).to_be_visible()
+        await expect(visit.page.locator(".sentence")).to_have_text("memory request larger than any GPU (7 of 8 nodes)")
+        await expect(visit.page.locator("main")).to_contain_text("Nodes nearest to fitting")
+        near = visit.page.locator(".verdicts").first.locator("> li")
+        await expect(near).to_have_count(3)
+        await expect(near.first).to_contain_text("Fix: ")
+        await expect(near.first.locator(".lines li").first).to_contain_text("GPU")
+        others = visit.page.locator("details")
+        await expect(others.locator("li").first).to_be_hidden()
+        await others.locator("summary").click()
+        await expect(others.locator("> ul > li")).to_have_count(5)
         await expect(visit.page.locator(".facts")).to_contain_text("Asked for60 cores, 100 GiBNodenone yet")
         await expect(visit.page.locator("main")).to_contain_text("Why pending")
         assert visit.problems == []
+
+
+async def test_memory_has_one_form_on_the_page_and_in_the_command(browser: Browser) -> None:
+    gib = 1 << 30
+    parts = (0, 0.3, 1, 1.125, 12.345, 79.5, 262.25, 262.5, 9999.96, 1 << 14)
+    sizes = [1, *(part * gib for part in parts)]
+    form = "async (sizes) => { const { memory } = await import('/ui/format.js'); return sizes.map(memory); }"
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        texts = [each.replace(",", "") for each in await visit.page.evaluate(form, sizes)]
+        assert texts == [bytes_text(size) for size in sizes]
+        assert texts[4:8] == ["1.13 GiB", "12.35 GiB", "79.5 GiB", "262.3 GiB"]
 
 
 async def test_use_stands_beside_what_is_allocated_and_the_most_idle_first(browser: Browser) -> None:
     async with serving(usual()) as url, visiting(browser) as visit:
         await visit.open(f"{url}/ui/#/namespaces")
         await expect(visit.page.locator("#totals")).to_contain_text("2,170 of 5,200 allocated, 1,072 used")
+        await expect(visit.page.locator("#totals")).to_contain_text("42 % 22 % used")
         await expect(visit.page.locator("#totals")).to_contain_text("(48 of 52 GPUs report)")
         await expect(visit.page.locator("#totals")).to_contain_text("5 unavailable (4 on nodes with a problem)")
         names = visit.page.locator("tbody .main")

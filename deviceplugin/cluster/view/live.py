@@ -28,7 +28,7 @@ import msgspec
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Address
 from deviceplugin.kube.transport import opened_session, read_within
-from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive, UseSample
+from deviceplugin.model.cluster_view import GpuLive, GpuRow, HolderRow, NodeRow, PodRow, ShareLive, UseSample, idle_of
 from deviceplugin.serve.token_file import TokenFile
 from deviceplugin.structs import replace
 
@@ -94,6 +94,15 @@ class NodeUse(msgspec.Struct, frozen=True):
     shares: Mapping[tuple[str, str, str], ShareLive] = msgspec.field(default_factory=dict)
     over_limit: Mapping[tuple[str, str], tuple[str, ...]] = msgspec.field(default_factory=dict)
     error: str = ""
+
+    @property
+    def percents(self) -> list[int]:
+        """The utilization of the GPUs that report one."""
+        return [each.utilization_percent for each in self.gpus.values() if each.utilization_percent is not None]
+
+    def percent(self, uuid: str) -> int | None:
+        live = self.gpus.get(uuid)
+        return None if live is None else live.utilization_percent
 
 
 _SLOW = NodeUse(error="its agent has not answered yet")
@@ -220,10 +229,23 @@ def _read(node: str, body: bytes) -> NodeUse:
     )
 
 
-def node_with_use(row: NodeRow, use: NodeUse) -> NodeRow:
-    """The sums over the GPUs stand at the node: the mean utilization, the memory and processes of all."""
-    gpus = tuple(replace(gpu, live=use.gpus.get(gpu.uuid), holders=_held(gpu, use)) for gpu in row.gpus)
-    return replace(row, gpus=gpus, live=node_live(use), live_error=use.error)
+def node_with_use(row: NodeRow, use: NodeUse, gpus: Iterable[GpuRow]) -> NodeRow:
+    """`gpus`: of the node, also where the row has none."""
+    percents = use.percents
+    return replace(
+        row,
+        gpus=tuple(replace(gpu, live=use.gpus.get(gpu.uuid), holders=_held(gpu, use)) for gpu in row.gpus),
+        live=node_live(use),
+        live_error=use.error,
+        cores_used=float(sum(percents)) if percents else None,
+        cores_idle=node_idle(gpus, use),
+        gpus_measured=len(percents),
+    )
+
+
+def node_idle(gpus: Iterable[GpuRow], use: NodeUse) -> float | None:
+    """Cores that are allocated on the GPUs that report, and not used."""
+    return known_sum(idle_of(each.cores_allocated, use.percent(each.uuid)) for each in gpus)
 
 
 def pod_with_use(row: PodRow, use: NodeUse) -> PodRow:
@@ -256,9 +278,9 @@ def node_live(use: NodeUse) -> GpuLive | None:
     if not use.gpus:
         return None
     gpus = use.gpus.values()
-    told = [each.utilization_percent for each in gpus if each.utilization_percent is not None]
+    percents = use.percents
     return GpuLive(
-        utilization_percent=round(sum(told) / len(told)) if told else None,
+        utilization_percent=round(sum(percents) / len(percents)) if percents else None,
         memory_used_bytes=known_sum(each.memory_used_bytes for each in gpus),
         processes=known_sum(each.processes for each in gpus),
     )

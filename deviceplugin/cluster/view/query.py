@@ -26,7 +26,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from deviceplugin.cluster.view.live import NodeUse, known_sum, node_live
+from deviceplugin.cluster.view.live import NodeUse, known_sum, node_idle, node_live
 from deviceplugin.errors import ParseError
 from deviceplugin.latest import others_turn
 from deviceplugin.model.cluster_view import (
@@ -395,7 +395,7 @@ def node_key(row: NodeRow, gpus: Callable[[], tuple[GpuRow, ...]], use: NodeUse,
     if query.by_part:
         amount = _first(_gpu_amounts(gpus, use, query.sort), query.page)
     elif query.sort is NodeSort.IDLE:
-        amount = known_sum(_gpu_amounts(gpus, use, query.sort))
+        amount = node_idle(gpus(), use)
     else:
         amount = _node_amount(row, use, query.sort)
     return (*_placed(amount, query.page), row.node)
@@ -416,7 +416,7 @@ def _gpu_amounts(gpus: Callable[[], tuple[GpuRow, ...]], use: NodeUse, sort: Nod
     if sort is NodeSort.USED:
         return (each.utilization_percent for each in use.gpus.values())
     if sort is NodeSort.IDLE:
-        return (idle_of(each.cores_allocated, _busy(use, each.uuid)) for each in gpus())
+        return (idle_of(each.cores_allocated, use.percent(each.uuid)) for each in gpus())
     return (each.cores_allocated if sort is NodeSort.CORES else each.blocks_allocated for each in gpus())
 
 
@@ -454,11 +454,6 @@ def namespace_key(row: NamespaceRow, query: NamespacesQuery) -> Key:
         NamespaceSort.IDLE: row.cores_idle,
     }
     return (*_placed(amounts[query.sort], query.page), row.namespace)
-
-
-def _busy(use: NodeUse, uuid: str) -> int | None:
-    live = use.gpus.get(uuid)
-    return None if live is None else live.utilization_percent
 
 
 def _first(amounts: Iterable[float | None], page: PageQuery) -> float | None:

@@ -267,6 +267,7 @@ class NamespaceSums:
     cores_idle: float | None = None
     memory_used_bytes: int | None = None
     throttled_seconds: float | None = None
+    cores_measured: int | None = None
 
     def allocate(self, amount: GpuAmount) -> None:
         self.cores += amount.cores
@@ -280,6 +281,8 @@ class NamespaceSums:
         self.cores_idle = known_sum((self.cores_idle, idle_of(cores, live.cores_used)))
         self.memory_used_bytes = known_sum((self.memory_used_bytes, live.memory_used_bytes))
         self.throttled_seconds = known_sum((self.throttled_seconds, live.throttled_seconds))
+        if live.cores_used is not None:
+            self.cores_measured = known_sum((self.cores_measured, cores))
 
     def add(self, other: "NamespaceSums") -> None:
         self.pods += other.pods
@@ -289,9 +292,10 @@ class NamespaceSums:
         self.cores_idle = known_sum((self.cores_idle, other.cores_idle))
         self.memory_used_bytes = known_sum((self.memory_used_bytes, other.memory_used_bytes))
         self.throttled_seconds = known_sum((self.throttled_seconds, other.throttled_seconds))
+        self.cores_measured = known_sum((self.cores_measured, other.cores_measured))
 
     def row(self, namespace: str) -> NamespaceRow:
-        used = (self.cores_used, self.cores_idle, self.memory_used_bytes, self.throttled_seconds)
+        used = (self.cores_used, self.cores_idle, self.memory_used_bytes, self.throttled_seconds, self.cores_measured)
         return NamespaceRow(namespace, self.pods, self.cores, self.blocks, *used)
 
 

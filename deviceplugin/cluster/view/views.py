@@ -46,6 +46,7 @@ from deviceplugin.model.cluster_view import (
     ClusterEventsView,
     ClusterView,
     ContainerRow,
+    GpuRow,
     NamespacesView,
     NodeRow,
     NodesView,
@@ -238,6 +239,10 @@ class ClusterViews:
             return None
         return OneNodeView(**self._head(), item=self._node(info, replace(_IN_FULL, allowed=allowed)))
 
+    def gpus(self, node: str) -> tuple[GpuRow, ...]:
+        info = self._cache.nodes.get(node)
+        return () if info is None else rows.gpu_rows(info)
+
     async def pods(self, query: PodsQuery, uses: Uses = MappingProxyType({})) -> PodsView:
         """`uses` as of `nodes`."""
         page = await cut(self._pods(query), lambda each: self._pod_key(each, query, uses), query.page)
@@ -427,7 +432,7 @@ async def _used(uses: Uses) -> _Used:
     """Of all GPUs together."""
     cores, memory, measured = None, None, 0
     async for use in paced(uses.values(), _use_steps):
-        percents = [each.utilization_percent for each in use.gpus.values() if each.utilization_percent is not None]
+        percents = use.percents
         cores = known_sum((cores, float(sum(percents)) if percents else None))
         memory = known_sum((memory, *(each.memory_used_bytes for each in use.gpus.values())))
         measured += len(percents)

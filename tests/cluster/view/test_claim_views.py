@@ -289,7 +289,7 @@ async def test_what_agents_say_of_claims_joins_by_container_or_by_the_claim(mixe
     use = NodeUse(shares={("pod-one", "main", "GPU-a-0"): used[0], ("claim-ours", "gpu", "GPU-a-0"): used[1]})
     found = mixed.views.node("a")
     assert found is not None
-    assert tuple(each.live for each in node_with_use(found.item, use).gpus[0].holders) == used
+    assert tuple(each.live for each in node_with_use(found.item, use, found.item.gpus).gpus[0].holders) == used
     rows = {row.pod: pod_with_use(row, use) for row in (await mixed.views.pods(PodsQuery(node="a"))).items}
     assert rows["one"].containers[0].shares[0].live == used[0]
     assert rows["two"].containers[0].shares[0].live is None, "nobody measures one container of a shared claim"

@@ -17,6 +17,7 @@ from deviceplugin.kube.cluster_client import Address
 from deviceplugin.model.cluster_view import GpuLive, ShareLive
 from deviceplugin.observe.usage import usage_of
 from deviceplugin.serve.token_file import TokenFile
+from deviceplugin.structs import replace
 from tests.cluster.extender.conftest import Clock
 from tests.cluster.extender.makers import node
 from tests.cluster.view.scene import scene
@@ -248,8 +249,13 @@ async def test_rows_take_the_use_of_their_own_pods() -> None:
     )
     found = made.views.node("a")
     assert found is not None
-    row = node_with_use(found.item, use)
+    row = node_with_use(found.item, use, found.item.gpus)
     assert row.live == GpuLive(30, 15, 3)
+    assert (row.cores_used, row.cores_idle, row.gpus_measured) == (60.0, 0.0, 2)
+    bare = node_with_use(replace(found.item, gpus=()), replace(use, gpus={"GPU-a-1": GpuLive(5)}), found.item.gpus)
+    assert (bare.gpus, bare.cores_used, bare.cores_idle, bare.gpus_measured) == ((), 5.0, 15.0, 1)
+    silent = node_with_use(found.item, NodeUse(error="no answer"), found.item.gpus)
+    assert (silent.cores_used, silent.cores_idle, silent.gpus_measured) == (None, None, 0)
     assert [holder.live for gpu in row.gpus for holder in gpu.holders] == [ShareLive(cores_used=29.0), None]
     pods = {each.uid: pod_with_use(each, use) for each in (await made.views.pods(PodsQuery())).items}
     (container,) = pods[mine.uid].containers

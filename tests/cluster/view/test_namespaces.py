@@ -41,13 +41,13 @@ async def test_what_is_allocated_and_used_is_added_up_by_namespace() -> None:
     made, uses = three()
     found = await made.views.namespaces(NamespacesQuery(live=True), uses)
     assert found.items == (
-        NamespaceRow("busy", 1, 40, 8, 50.0, 0.0, 7, 2.0),
-        NamespaceRow("dark", 2, 60, 32, 10.0, 20.0, None, None),
-        NamespaceRow("idle", 1, 90, 4, 5.0, 85.0, 9, None),
+        NamespaceRow("busy", 1, 40, 8, 50.0, 0.0, 7, 2.0, 40),
+        NamespaceRow("dark", 2, 60, 32, 10.0, 20.0, None, None, 30),
+        NamespaceRow("idle", 1, 90, 4, 5.0, 85.0, 9, None, 90),
     )
     assert (found.total, found.more, found.others) == (3, "", None)
     quiet = await made.views.namespaces(NamespacesQuery())
-    assert {(row.cores_used, row.cores_idle, row.memory_used_bytes) for row in quiet.items} == {(None, None, None)}
+    assert {(row.cores_used, row.cores_idle, row.cores_measured) for row in quiet.items} == {(None, None, None)}
 
 
 async def names(made: Scene, query: NamespacesQuery, uses: Uses) -> list[str]:
@@ -77,4 +77,4 @@ async def test_namespaces_that_the_caller_may_not_read_are_one_row_of_sums() -> 
     made, uses = three()
     found: NamespacesView = await made.views.namespaces(NamespacesQuery(), uses, frozenset({"idle", "none"}))
     assert ([row.namespace for row in found.items], found.total) == (["idle"], 1)
-    assert found.others == NamespaceRow("", 3, 100, 40, 60.0, 20.0, 7, 2.0)
+    assert found.others == NamespaceRow("", 3, 100, 40, 60.0, 20.0, 7, 2.0, 70)
