@@ -3,16 +3,18 @@
 In: a `Connection`, and what is asked. Out: status and body, or the types of `model.cluster_view`; if the scheduler
 cannot be asked or refuses, a VcudaError of one sentence that says why and ends with the way out. Any replica answers;
 it asks the leader itself. A token shows that the caller may read about pods: the one that the options name; else a
-short-lived one of the service account `vcuda-view`, for operators; else one of the account `default` of the namespace
-that is asked about, for those who may make it there, as with the ClusterRole `edit`. It is in memory only. A list that
-changed so much that its pages do not fit together is read again from the beginning.
+short-lived one of the service account `vcuda-view`, for operators; else one of the account `default` of each namespace
+that is asked about, for those who may make it there, as with the ClusterRole `edit`. Where no single namespace is named
+these are a bounded number of those that the caller's contexts name, and that he may list. Tokens are in memory only. A
+list that changed so much that its pages do not fit together is read again from the beginning.
 """
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from itertools import accumulate, islice
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -26,12 +28,16 @@ from deviceplugin.cli.connection import Connection
 from deviceplugin.errors import ConfigError, KubeError, VcudaError, one_line
 from deviceplugin.kube.api_errors import TOO_LARGE, lacks_right, refused, words_of
 from deviceplugin.kube.client import ObjectClient
+from deviceplugin.kube.collection import ObjectKind
 from deviceplugin.kube.credentials import Access, Credentials, Facts, GivenAccess, Headers, client_tls
-from deviceplugin.kube.kubeconfig import source_of
+from deviceplugin.kube.kubeconfig import namespaces, source_of
+from deviceplugin.kube.structs import Object
 from deviceplugin.kube.transport import JSON, MOST_BODY, Timeouts, Transport, cause
 from deviceplugin.model.cluster_view import (
     MOST_IN_DETAIL,
     MOST_ROWS,
+    MOST_TOKENS,
+    TOKEN_HEADER,
     ClusterEventRow,
     ClusterEventsView,
     ClusterView,
@@ -129,11 +135,14 @@ _FORBIDDEN = 403
 _VIEW_ACCOUNT, _USUAL_ACCOUNT = "vcuda-view", "default"
 _AUDIENCE = "vcuda"
 _TOKEN_SECONDS = 600
-_TOKEN_HEADER = "X-Vcuda-Token"  # noqa: S105 - the name of a header; the API server's proxy removes Authorization
+_LONGEST_HEADER = 8000
+_MOST_TRIED, _MOST_LISTED = 64, 2000  # namespaces
+_NAMESPACES = ObjectKind("v1", "namespaces", "Namespace", "namespace", Object, lambda found: found.metadata.name)
 _PODS_BELOW = "/view/pods/"
 _MOST_READ = 200_000
 _MOST_TRIES = 3
 _GONE = 410
+_CLUSTER, _NODES = "/view/cluster", "/view/nodes"  # with sums alone, except for holders
 Query = Mapping[str, str]
 
 
@@ -170,6 +179,81 @@ class _Token(msgspec.Struct, frozen=True):
     until: float
 
 
+class CallersTokens:
+    """`own`: the namespace of the caller's context; `api`: with the caller's own rights."""
+
+    def __init__(self, transport: Transport, api: ObjectClient, connection: Connection, own: str) -> None:
+        self._transport = transport
+        self._api = api
+        self._connection = connection
+        self._own = own
+        self._known: dict[tuple[str, str], _Token] = {}
+        self._names: tuple[str, ...] | None = None
+        self._turn = asyncio.Lock()
+
+    async def shown(self, namespace: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Tokens, and the namespaces that were tried; `namespace`: as it is asked about, empty for all."""
+        if given := self._connection.bearer_token():
+            return (given,), ()
+        async with self._turn:
+            if of_all := await self._of(self._connection.scheduler_namespace, _VIEW_ACCOUNT):
+                return (of_all,), ()
+            is_one = namespace and not namespace.endswith("*")
+            names = (namespace,) if is_one else tuple(islice(await self._matching(namespace), _MOST_TRIED))
+            return await self._of_usual(names), names
+
+    async def _matching(self, pattern: str) -> list[str]:
+        if self._names is None:
+            self._names = tuple(dict.fromkeys([self._own, *await self._in_contexts(), *await self._listed()]))
+        return [each for each in self._names if each.startswith(pattern.removesuffix("*"))]
+
+    async def _in_contexts(self) -> tuple[str, ...]:
+        kubeconfigs = self._connection.kubeconfigs()
+        return () if kubeconfigs is None else await asyncio.to_thread(namespaces, kubeconfigs)
+
+    async def _listed(self) -> list[str]:
+        """By name; none for a caller who may not list them."""
+        found: list[str] = []
+        with suppress(KubeError):
+            async with aclosing(self._api.each(_NAMESPACES, what="namespaces")) as names:
+                async for name in names:
+                    found.append(name)
+                    if len(found) == _MOST_LISTED:
+                        break
+        return sorted(found)
+
+    async def _of_usual(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The first that the caller may make, and that fit in one header; a few are made at once."""
+        found: list[str] = []
+        for begin in range(0, len(names), MOST_TOKENS):
+            part = names[begin : begin + MOST_TOKENS]
+            found += filter(None, await asyncio.gather(*(self._of(each, _USUAL_ACCOUNT) for each in part)))
+            if len(found) >= MOST_TOKENS:
+                break
+        first, *others = found[:MOST_TOKENS] or [""]
+        ends = accumulate((len(each) + 1 for each in others), initial=len(first))
+        return tuple(each for each, end in zip(found, ends, strict=False) if each is first or end <= _LONGEST_HEADER)
+
+    async def _of(self, namespace: str, account: str) -> str:
+        """A token lasts for minutes, and `top` for hours; who may not create one is asked again as seldom."""
+        now = asyncio.get_running_loop().time()
+        known = self._known.get((namespace, account))
+        if known is None or now >= known.until:
+            text = await self._new(namespace, account)
+            known = self._known[namespace, account] = _Token(text, now + _TOKEN_SECONDS / 2)
+        return known.text
+
+    async def _new(self, namespace: str, account: str) -> str:
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/serviceaccounts/{account}/token"
+        spec = {"audiences": [_AUDIENCE], "expirationSeconds": _TOKEN_SECONDS}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        body, headers = msgspec.json.encode(request), (("Content-Type", JSON),)
+        answer = Answer(*await self._transport.answer("POST", path, what="create a token", body=body, headers=headers))
+        status = answer.document.get("status") if answer.status in (200, 201) else None
+        token = status.get("token") if isinstance(status, dict) else None
+        return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""
+
+
 class RowList(msgspec.Struct, Generic[Row], frozen=True):
     """A list of the view; `key` tells its rows apart, `items` are those of one page."""
 
@@ -199,29 +283,36 @@ class Found(msgspec.Struct, Generic[Row], frozen=True):
 class SchedulerClient:
     """`namespace` is the one that commands take if none is given.
 
-    `api` asks the API server with the caller's own rights, and leads to the scheduler; None if the scheduler's URL was
-    given. `source` has the credentials.
+    `api` asks the API server with the caller's own rights, and leads to the scheduler, who is shown `tokens`; both are
+    None if the scheduler's URL was given. `source` has the credentials.
     """
 
     def __init__(
-        self, transport: Transport, connection: Connection, source: str, namespace: str, api: ObjectClient | None
+        self,
+        transport: Transport,
+        connection: Connection,
+        source: str,
+        namespace: str,
+        *,
+        api: ObjectClient | None = None,
+        tokens: CallersTokens | None = None,
     ) -> None:
         self._transport = transport
         self.connection = connection
         self._source = source
-        self._tokens: dict[tuple[str, str], _Token] = {}
+        self._tokens = tokens
         self.namespace = namespace
         self.api = api
 
     async def get(self, path: str, query: Query = MappingProxyType({})) -> Answer:
         """Asks the scheduler."""
-        if self.api is None:
+        if self._tokens is None:
             return await self._asked(path, query)
-        namespace = _namespace_of(path, query) or self.namespace
-        headers = await self._token_header(namespace)
-        answer = await self._proxied(path, query, headers)
-        if answer.status == _FORBIDDEN and not headers and "error" in answer.document:
-            raise KubeError(f"{answer.document['error']}; {_no_token(namespace)}", code=_FORBIDDEN)
+        asks_names = path != _CLUSTER and (path != _NODES or "holders" in query)
+        shown, tried = await self._tokens.shown(_namespace_of(path, query) if asks_names else self.namespace)
+        answer = await self._proxied(path, query, {TOKEN_HEADER: ",".join(shown)} if shown else {})
+        if answer.status == _FORBIDDEN and not shown and "error" in answer.document:
+            raise KubeError(f"{answer.document['error']}; {_no_token(tried)}", code=_FORBIDDEN)
         if answer.status != 200 and "error" not in answer.document:  # from the API server, or no scheduler of ours
             raise api_refusal(answer.status, answer.body, self.connection, self._source)
         return answer
@@ -279,49 +370,23 @@ class SchedulerClient:
             size = f"{MOST_BODY >> 20} MiB"
             raise VcudaError(f"the answer is larger than {size}; this is not a scheduler of vcuda") from None
 
-    async def _token_header(self, namespace: str) -> dict[str, str]:
-        """Without the right to create a token there is none."""
-        token = (
-            self.connection.bearer_token()
-            or await self._token_of(self.connection.scheduler_namespace, _VIEW_ACCOUNT)
-            or await self._token_of(namespace, _USUAL_ACCOUNT)
-        )
-        return {_TOKEN_HEADER: token} if token else {}
-
-    async def _token_of(self, namespace: str, account: str) -> str:
-        """A token lasts for minutes, and `top` for hours; who may not create one is not asked again."""
-        now = asyncio.get_running_loop().time()
-        known = self._tokens.get((namespace, account))
-        if known is None or (known.text and now >= known.until):
-            text = await self._new_token(namespace, account)
-            known = self._tokens[namespace, account] = _Token(text, now + _TOKEN_SECONDS / 2)
-        return known.text
-
-    async def _new_token(self, namespace: str, account: str) -> str:
-        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/serviceaccounts/{account}/token"
-        spec = {"audiences": [_AUDIENCE], "expirationSeconds": _TOKEN_SECONDS}
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        body, headers = msgspec.json.encode(request), (("Content-Type", JSON),)
-        answer = Answer(*await self._transport.answer("POST", path, what="create a token", body=body, headers=headers))
-        status = answer.document.get("status") if answer.status in (200, 201) else None
-        token = status.get("token") if isinstance(status, dict) else None
-        return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""
-
 
 def _namespace_of(path: str, query: Query) -> str:
-    """The one whose pods are asked about; empty if none is named."""
+    """The one whose pods are asked about, or how those begin; empty if none is named."""
     place, _, given = path.partition("?")
     pod = query.get("pod", "") or dict(parse_qsl(given)).get("pod", "")
     if place.startswith(_PODS_BELOW):
         pod = unquote(place.removeprefix(_PODS_BELOW))
-    named = query.get("namespace", "") or pod.partition("/")[0]
-    return "" if named.endswith("*") else named
+    return query.get("namespace", "") or pod.partition("/")[0]
 
 
-def _no_token(namespace: str) -> str:
+def _no_token(tried: Sequence[str]) -> str:
+    if not tried:
+        return "no such namespace is in a context of your kubeconfig, and you may list none; name one whole with -n"
+    more = f" or {len(tried) - 1} more" if len(tried) > 1 else ""
     return (
         f"you may create a token neither of service account {_VIEW_ACCOUNT}, for all pods, nor of {_USUAL_ACCOUNT} in "
-        f"namespace {namespace}, for its pods; an administrator gives you the first with the chart's value "
+        f"namespace {tried[0]}{more}, for its pods; an administrator gives you the first with the chart's value "
         "operators.subjects, the second with the ClusterRole edit in that namespace"
     )
 
@@ -339,7 +404,12 @@ async def opened(connection: Connection, *, login_s: float = 60.0) -> AsyncItera
     )
     namespace = connection.namespace or facts.namespace or "default"
     async with ObjectClient(transport) as api:
-        yield SchedulerClient(transport, connection, source, namespace, None if connection.url else api)
+        if connection.url:
+            yield SchedulerClient(transport, connection, source, namespace)
+            return
+        own = namespace if connection.is_for_one_namespace else facts.namespace or "default"
+        tokens = CallersTokens(transport, api, connection, own)
+        yield SchedulerClient(transport, connection, source, namespace, api=api, tokens=tokens)
 
 
 def asked(connection: Connection, question: Callable[[SchedulerClient], Awaitable[T]]) -> T:

@@ -86,21 +86,42 @@ def source_of(kubeconfig: Source) -> str:
 
 def choose(kubeconfigs: Kubeconfigs) -> ChosenContext:
     """Blocking."""
-    source, context = source_of(kubeconfigs), kubeconfigs.context
-    documents = [(path, _document(path)) for path in kubeconfigs.files]
-    current = (str(each.get("current-context") or "") for _, each in documents)
-    name = context or next((each for each in current if each), "")
-    if not name:
-        raise ConfigError(f"{source} names no current context; set `current-context`")
+    source, documents = source_of(kubeconfigs), _documents(kubeconfigs)
     contexts = _entries(documents, "contexts", "context", source)
-    if name not in contexts:
-        known = ", ".join(contexts) or "none"
-        raise ConfigError(f"{source} has no context {one_line(name)!r}; it has: {one_line(known)}")
+    name = _chosen(documents, contexts, kubeconfigs)
     found = contexts[name].content
     cluster = _named(documents, "cluster", str(found.get("cluster") or ""), source)
     asked = str(found.get("user") or "")
     user = _named(documents, "user", asked, source) if asked else _NamedEntry({}, Path())
     return _usable(name, str(found.get("namespace") or ""), cluster, user, source)
+
+
+def namespaces(kubeconfigs: Kubeconfigs) -> tuple[str, ...]:
+    """Those that contexts of the same cluster name, the chosen one's first. Blocking."""
+    documents = _documents(kubeconfigs)
+    contexts = _entries(documents, "contexts", "context", source_of(kubeconfigs))
+    chosen = contexts[_chosen(documents, contexts, kubeconfigs)].content
+    found = [chosen, *(each.content for each in contexts.values())]
+    named = [str(each.get("namespace", "")) for each in found if each.get("cluster") == chosen.get("cluster")]
+    return tuple(dict.fromkeys(filter(None, named)))
+
+
+def _documents(kubeconfigs: Kubeconfigs) -> list[tuple[Path, Json]]:
+    return [(path, _document(path)) for path in kubeconfigs.files]
+
+
+def _chosen(
+    documents: Sequence[tuple[Path, Json]], contexts: Mapping[str, _NamedEntry], kubeconfigs: Kubeconfigs
+) -> str:
+    current = (str(each.get("current-context") or "") for _, each in documents)
+    name = kubeconfigs.context or next((each for each in current if each), "")
+    source = source_of(kubeconfigs)
+    if not name:
+        raise ConfigError(f"{source} names no current context; set `current-context`")
+    if name not in contexts:
+        known = ", ".join(contexts) or "none"
+        raise ConfigError(f"{source} has no context {one_line(name)!r}; it has: {one_line(known)}")
+    return name
 
 
 def _document(path: Path) -> Json:

@@ -17,6 +17,10 @@ MOST_ROWS = 5000
 """Of a page: each page walks over all nodes or pods, so few large ones cost least."""
 MOST_IN_DETAIL = 250
 """Of a page with GPUs."""
+TOKEN_HEADER = "X-Vcuda-Token"  # noqa: S105 - the name of a header
+"""In the place of Authorization, which the API server's proxy removes; several tokens have commas between them."""
+MOST_TOKENS = 8
+"""Of a question: some 8 KB, and many proxies read no longer header."""
 
 
 class PodStage(enum.Enum):

@@ -25,6 +25,7 @@ import structlog
 
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest
+from deviceplugin.model.cluster_view import TOKEN_HEADER
 from deviceplugin.observe.glyphs import ASCII, BOXES
 from deviceplugin.observe.graph import draw, graph_of
 from deviceplugin.observe.metrics import AgentMetrics
@@ -144,8 +145,7 @@ class QueryServer:
         return await self._rendering.get(name, render, changes=changes) or sentence(500, _BUG)
 
     def _shows_token(self, request: HttpRequest) -> bool:
-        """The API server's proxy removes Authorization."""
-        proxied = request.header("X-Vcuda-Token")
+        proxied = request.header(TOKEN_HEADER)
         return self._names.is_shown(f"Bearer {proxied}" if proxied else request.header("Authorization"))
 
     async def _show_version(self, _: HttpRequest) -> HttpResponse:

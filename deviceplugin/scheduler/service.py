@@ -205,12 +205,11 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
         """The leader's, or this replica's where the leader cannot be reached: it lacks what only the leader knows."""
         if missing := self.not_ready():
             return _error(503, f"not ready yet: {'; '.join(missing)}")
-        if not self.leadership.leads:
-            try:
-                await self.views.require_known(headers, peer)
-            except HttpError as error:
-                return _error(error.status, error.sentence, self.leadership.leader)
-        by_leader = await self.link.ask(path, query, headers)
+        try:
+            caller = await self._caller(headers, peer)
+        except HttpError as error:
+            return _error(error.status, error.sentence, self.leadership.leader)
+        by_leader = await self.link.ask(path, query, headers, caller=caller)
         return by_leader or await self.views.answer(path, query, headers, peer)
 
     async def explain(self, namespace: str, name: str, headers: Mapping[str, str], peer: str) -> tuple[int, bytes]:
@@ -222,10 +221,12 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
             return _error(503, f"not ready yet: {'; '.join(missing)}")
         leads, leader = self.leadership.leads, self.leadership.leader
         try:
+            caller = await self._caller(headers, peer)
             reads_all = await self.views.reads_all(headers, namespace, peer)
         except HttpError as error:
             return _error(error.status, error.sentence, leader)
-        if (by_leader := await self.link.ask("/explain", {"pod": f"{namespace}/{name}"}, headers)) is not None:
+        asked = {"pod": f"{namespace}/{name}"}
+        if (by_leader := await self.link.ask("/explain", asked, headers, caller=caller)) is not None:
             return by_leader
         async with self.explaining.turn(namespace):
             found = await self.extender.explain(namespace, name, leads=leads, with_holders=reads_all)
@@ -235,6 +236,10 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
             return _error(503, f"only the leader can explain this pod, and {_away(leader)}; try again", leader)
         sentence = f"pod {namespace}/{name} not found: it does not exist, requests no vcuda resources, or has finished"
         return _error(404, sentence, leader)
+
+    async def _caller(self, headers: Mapping[str, str], peer: str) -> str:
+        """Whose part of the leader's time a question takes, where it is passed on; HttpError for an unknown token."""
+        return "" if self.leadership.leads else await self.views.owner(headers, peer)
 
     async def _review(self, body: bytes) -> VerbResponse:
         """A large one in a thread, one at a time, so that kube-scheduler waits for no stranger's pod.

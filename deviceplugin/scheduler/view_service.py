@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.view.access import FORBIDDEN, Reviews, Viewers, token_in
+from deviceplugin.cluster.view.access import FORBIDDEN, Reviews, Viewers, token_for, tokens_in
 from deviceplugin.cluster.view.live import EVERY_S, ORDER_S, LiveUse, NodeUse, UseHistory, node_with_use, pod_with_use
 from deviceplugin.cluster.view.query import (
     BY_NODE_USE,
@@ -56,7 +56,7 @@ _PATHS = (_CLUSTER, _NODES, f"{_NODES}/NAME", _PODS, f"{_PODS}/NAMESPACE/NAME", 
 
 
 class _Caller(msgspec.Struct, frozen=True):
-    """Who asks, by the token in `headers`."""
+    """Who asks, by the tokens in `headers`."""
 
     viewers: Viewers
     headers: Mapping[str, str]
@@ -64,10 +64,10 @@ class _Caller(msgspec.Struct, frozen=True):
 
     async def reads_all(self, namespace: str) -> bool:
         """Whether he may read the pods of all namespaces; HttpError if not even those of this one."""
-        return await self.viewers.reads_all(token_in(self.headers), namespace, self.peer)
+        return await self.viewers.reads_all(token_for(namespace, tokens_in(self.headers)), namespace, self.peer)
 
     async def readable(self, namespaces: tuple[str, ...]) -> frozenset[str]:
-        return await self.viewers.readable(token_in(self.headers), namespaces, self.peer)
+        return await self.viewers.readable(tokens_in(self.headers), namespaces, self.peer)
 
 
 class ViewService:
@@ -110,15 +110,15 @@ class ViewService:
         """Whether the caller may read the pods of all namespaces; HttpError if not even those of this one."""
         return await _Caller(self._viewers, headers, peer).reads_all(namespace)
 
-    async def require_known(self, headers: Mapping[str, str], peer: str) -> None:
-        """HttpError for a token that the API server does not know, whatever its owner may read; none is fine."""
-        if not token_in(headers):
-            return
+    async def owner(self, headers: Mapping[str, str], peer: str) -> str:
+        """Of the first token; empty without one, or while the API server cannot say. HttpError for an unknown one."""
+        token = token_for(_ALL, tokens_in(headers))
         try:
-            await self.reads_all(headers, _ALL, peer)
+            return await self._viewers.owner(token, peer) if token else ""
         except HttpError as error:
-            if error.status not in (FORBIDDEN, _UNAVAILABLE):
+            if error.status != _UNAVAILABLE:
                 raise
+            return ""
 
     async def answer(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
@@ -174,7 +174,7 @@ class ViewService:
         try:
             await caller.reads_all(_ALL)
         except HttpError as error:
-            if error.status != FORBIDDEN or not token_in(caller.headers):
+            if error.status != FORBIDDEN or not tokens_in(caller.headers):
                 raise
             async with self._turn:
                 names = await self._views.namespace_names(namespace)

@@ -43,7 +43,7 @@ async def test_several_files_are_merged_as_kubectl_merges_them(tmp_path: Path) -
             assert result.output.startswith(found), result.output
         wrong = await run("nodes", "--context", "three", env={"KUBECONFIG": listed})
         assert (wrong.exit_code, wrong.stderr.count("\n")) == (1, 1)
-        assert wrong.stderr.endswith("has no context 'three'; it has: one, two\n")
+        assert wrong.stderr.endswith("has no context 'three'; it has: one, elsewhere, two\n")
 
 
 async def test_without_a_kubeconfig_the_sentence_says_where_one_was_looked_for(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow, ContainerRow, PodStage, ShareSource
 from tests.cli.command_runner import run, vcuda
-from tests.cli.view_server import ACCOUNT, AT, REFUSED, SERVICE, TOKEN, Cluster, event, pod
+from tests.cli.view_server import ACCOUNT, AT, REFUSED, SERVICE, TOKEN, Cluster, event, node, pod
 from tests.ui.cluster import serving, usual
 
 
@@ -110,6 +110,54 @@ async def test_a_tenant_shows_a_token_of_the_namespace_that_he_asks_about(
             assert (result.exit_code, result.stderr) == (0, ""), result.stderr
             asked = [path for path, _ in made.asked if path.endswith("/token")]
             assert asked == [ACCOUNT, accounts.format(namespace)]
+
+
+async def test_a_tenant_of_several_namespaces_sees_them_together_by_one_question(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[list[str], dict[str, Any], list[str]]] = [
+        (["pods", "-A"], {}, ["research", "shop"]),
+        (["top", "pods", "-A", "--once"], {}, ["research", "shop"]),
+        (["pods", "-n", "*"], {}, ["research", "shop"]),
+        (["pods", "-n", "sh*"], {}, ["shop"]),
+        (["node", "node-a"], {}, ["research", "shop"]),
+        (["top", "namespaces", "--once"], {}, ["research", "shop"]),
+        (["pods", "-A"], {"listed": ("a", "shop", "team")}, ["research", "shop", "team"]),
+        (["pods"], {}, ["research"]),
+        (["nodes"], {}, ["research"]),
+    ]
+    for words, rights, shown in cases:
+        with subtests.test(words=words, rights=rights):
+            edits = ("research", "shop", "team", "elsewhere")
+            made = cluster(may_create_token=False, edits=edits, **rights)
+            made.pods += [pod("secret", "theirs")]
+            made.nodes.append(node("node-a"))
+            result = await vcuda(made, tmp_path, *words, others=("shop", "kube-system"))
+            assert (result.exit_code, result.stderr.replace("No namespaces with GPUs found.\n", "")) == (0, "")
+            assert made.shown == [",".join(f"eyJ.{each}.usual" for each in shown)]
+            assert "secret" not in result.stdout
+            if words == ["pods", "-A"]:
+                assert {line.split()[0] for line in result.stdout.splitlines()[1:]} == {"research", "shop"}
+
+
+async def test_of_many_namespaces_a_bounded_number_is_tried_and_fits_in_one_header(tmp_path: Path) -> None:
+    listed = tuple(f"t{number:03}" for number in range(300))
+    tried = {}
+    for edits, padding, shown in ((listed, 0, 8), (listed, 1500, 5), (listed[200:], 0, 0)):
+        made = cluster(may_create_token=False, edits=edits, padding=padding, listed=listed[::-1])
+        result = await vcuda(made, tmp_path, "top", "namespaces", "--once")
+        tokens = list(filter(None, made.shown[-1].split(",")))
+        assert [each.split(".")[1] for each in tokens] == list(edits[:shown]), result.stderr
+        tried[edits[0], padding] = sum(path.endswith("/default/token") for path, _ in made.asked)
+    assert tried == {("t000", 0): 16, ("t000", 1500): 16, ("t200", 0): 64}
+
+
+async def test_a_tenant_who_names_namespaces_that_nobody_told_him_of_learns_what_to_name(tmp_path: Path) -> None:
+    result = await vcuda(cluster(may_create_token=False), tmp_path, "pods", "-n", "team-*")
+    assert result.stderr == (
+        f"vcuda: {REFUSED}; no such namespace is in a context of your kubeconfig, and you may list none; name one "
+        "whole with -n\n"
+    )
 
 
 async def test_a_token_of_ones_own_is_shown_through_the_api_server_too(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ GIB = 1 << 30
 SERVICE = "/api/v1/namespaces/kube-system/services/https:vcuda-scheduler:https/proxy"
 ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/vcuda-view/token"
 _USUAL = re.compile(r"/api/v1/namespaces/([^/]+)/serviceaccounts/default/token")
+_OF_NAMESPACE = re.compile(r"eyJ\.([^.]+)\.usualx*")
 A100 = "NVIDIA A100-SXM4-80GB"
 
 
@@ -126,6 +127,8 @@ def answering() -> asyncio.Event:
 class Cluster:
     """`may_create_token`: of account vcuda-view; `edits`: the namespaces where the caller may create any.
 
+    `listed`: the namespaces that he may list; None: he may not. `padding` makes his tokens of these longer.
+
     `agents_answer`: set; cleared, a request for live use waits. `answers`: by path, status and text in the place of
     what there is. `gone_after`: pages of one list until it has changed so much that a token is refused, once.
     """
@@ -137,11 +140,14 @@ class Cluster:
     others: NamespaceRow | None = None
     may_create_token: bool = True
     edits: tuple[str, ...] = ()
+    listed: tuple[str, ...] | None = None
+    padding: int = 0
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     gone_after: int = 0
     explanations: dict[str, dict[str, Any]] = field(default_factory=dict)
     agents_answer: asyncio.Event = field(default_factory=answering)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
@@ -152,25 +158,34 @@ class Cluster:
             status, text = self.answers[request.path]
             return web.Response(status=status, text=text, content_type="application/json")
         if request.path == ACCOUNT and request.method == "POST":
-            return self._token(await request.json(), may=self.may_create_token)
+            return self._token(await request.json(), TOKEN if self.may_create_token else "")
         if (usual := _USUAL.fullmatch(request.path)) and request.method == "POST":
-            return self._token(await request.json(), may=usual[1] in self.edits)
+            return self._token(await request.json(), self._usual(usual[1]) if usual[1] in self.edits else "")
         if request.path.startswith(SERVICE):
-            return self._scheduler(request.path.removeprefix(SERVICE), query, request.headers.get("X-Vcuda-Token", ""))
+            self.shown.append(request.headers.get("X-Vcuda-Token", ""))
+            return self._scheduler(request.path.removeprefix(SERVICE), query, self.shown[-1].split(","))
+        if request.path == "/api/v1/namespaces" and self.listed is not None:
+            return web.json_response({"metadata": {}, "items": [{"metadata": {"name": each}} for each in self.listed]})
         return self._api(request.path, query)
 
     def _api(self, path: str, query: dict[str, str]) -> web.Response:
         return status(403, f'User "ann" cannot get path "{path}"')
 
-    def _token(self, document: dict[str, Any], *, may: bool) -> web.Response:
-        if not may:
+    def _usual(self, namespace: str) -> str:
+        return f"eyJ.{namespace}.usual{'x' * self.padding}"
+
+    def _token(self, document: dict[str, Any], made: str) -> web.Response:
+        if not made:
             return status(403, 'serviceaccounts "vcuda-view" is forbidden: User "ann" cannot create resource "token"')
         assert document["spec"] == {"audiences": ["vcuda"], "expirationSeconds": 600}
-        return web.json_response({"status": {"token": TOKEN}}, status=201)
+        return web.json_response({"status": {"token": made}}, status=201)
 
-    def _scheduler(self, path: str, query: dict[str, str], token: str) -> web.Response:
+    def _scheduler(self, path: str, query: dict[str, str], tokens: list[str]) -> web.Response:
         head: dict[str, Any] = {"at": AT, "replica": "a", "leader": "a"}
-        if token != TOKEN and (path not in ("/view/cluster", "/view/nodes") or "holders" in query):
+        allowed = {of[1] for each in tokens if (of := _OF_NAMESPACE.fullmatch(each))}
+        allowed |= {each.namespace for each in self.pods} if TOKEN in tokens else set()
+        may_read = TOKEN in tokens or bool(allowed)
+        if not may_read and (path not in ("/view/cluster", "/view/nodes") or "holders" in query):
             return web.json_response({"error": REFUSED, "leader": "a"}, status=403)
         if path == "/explain":
             found = self.explanations.get(query["pod"])
@@ -181,6 +196,7 @@ class Cluster:
             return self._page(NodesView, head, [_as_asked(each, query) for each in self.nodes], query)
         if path == "/view/pods":
             wanted = [each for each in self.pods if fnmatch(each.namespace, query.get("namespace", "*"))]
+            wanted = [each for each in wanted if each.namespace in allowed]
             wanted = [each for each in wanted if query.get("name", "") in each.pod]
             wanted = [each for each in wanted if query.get("stage", each.stage.value) == each.stage.value]
             return self._page(PodsView, head, wanted, query)

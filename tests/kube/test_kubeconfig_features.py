@@ -26,7 +26,7 @@ from deviceplugin.cli.connection import Connection
 from deviceplugin.cli.scheduler_client import opened
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.credentials import Facts, read
-from deviceplugin.kube.kubeconfig import Kubeconfigs
+from deviceplugin.kube.kubeconfig import Kubeconfigs, namespaces
 from deviceplugin.kube.pods import pods_of_node
 from sandbox.apiserver import ApiServer
 from sandbox.cluster.certificates import ClusterCa
@@ -279,6 +279,22 @@ def test_files_are_merged_as_kubectl_merges_them(ca: ClusterCa, tmp_path: Path) 
     (two / "kc").write_text("{")
     with pytest.raises(ConfigError, match="two/kc cannot be used"):
         read(Kubeconfigs((one / "kc", two / "kc")))
+
+
+def test_namespaces_are_those_of_contexts_of_the_same_cluster_the_chosen_first(tmp_path: Path) -> None:
+    def context(name: str, cluster: str, namespace: str) -> dict[str, Any]:
+        return {"name": name, "context": {"cluster": cluster, "user": "u", "namespace": namespace}}
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text(
+        yaml.safe_dump({"current-context": "b", "contexts": [context("a", "k", "x"), context("b", "k", "y")]})
+    )
+    more = [context("c", "other", "z"), context("d", "k", ""), context("e", "k", "x"), context("b", "k", "hidden")]
+    two.write_text(yaml.safe_dump({"contexts": [*more, context("f", "k", "last")]}))
+    assert namespaces(Kubeconfigs((one, two))) == ("y", "x", "last")
+    assert namespaces(Kubeconfigs((one, two), "c")) == ("z",)
+    with pytest.raises(ConfigError, match="has no context 'g'; it has: a, b, c, d, e, f"):
+        namespaces(Kubeconfigs((one, two), "g"))
 
 
 def test_a_user_or_a_cluster_that_is_nowhere_is_named(tmp_path: Path) -> None:

@@ -136,17 +136,56 @@ async def test_a_leader_that_is_silent_away_unknown_or_says_too_much_has_no_answ
         assert await link.ask("/view/cluster", {}, {}) is None
 
 
-async def test_a_few_are_asked_at_once_and_no_more() -> None:
+def asking(link: LeaderLink, *callers: str) -> list[asyncio.Task[tuple[int, bytes] | None]]:
+    return [asyncio.create_task(link.ask("/view/cluster", {}, {}, caller=each)) for each in callers]
+
+
+async def test_a_few_are_asked_at_once_and_who_finds_no_place_in_time_has_no_answer() -> None:
+    server = Leader()
+    async with serving(server) as address, linked({"a": address}, place_within_s=0.2) as link:
+        server.silent.clear()
+        under_way = asking(link, *"aabbccdd")
+        while len(server.seen) < 8:
+            await asyncio.sleep(0.01)
+        assert await link.ask("/view/cluster", {}, {}, caller="e") is None
+        assert len(server.seen) == 8
+        server.silent.set()
+        assert await asyncio.gather(*under_way) == [(200, b"{}")] * 8
+        assert await link.ask("/view/cluster", {}, {}, caller="e") == (200, b"{}")
+
+
+async def test_a_caller_has_two_of_these_however_much_he_asks_and_his_others_wait_for_him_alone() -> None:
+    """A tenant with eight slow questions made the others' answers those of a replica that does not lead."""
     server = Leader()
     async with serving(server) as address, linked({"a": address}) as link:
         server.silent.clear()
-        under_way = [asyncio.create_task(link.ask("/view/cluster", {}, {})) for _ in range(8)]
-        while len(server.seen) < 8:
+        slow = asking(link, *["mallory"] * 40)
+        while len(server.seen) < 2:
             await asyncio.sleep(0.01)
-        assert await link.ask("/view/cluster", {}, {}) is None
+        others = asking(link, "ann", "bob", "")
+        while len(server.seen) < 5:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert len(server.seen) == 5
         server.silent.set()
-        assert await asyncio.gather(*under_way) == [(200, b"{}")] * 8
-        assert await link.ask("/view/cluster", {}, {}) == (200, b"{}")
+        assert await asyncio.gather(*others, *slow) == [(200, b"{}")] * 43, "within the time for a place all have one"
+
+
+async def test_who_leaves_while_he_waits_or_asks_takes_no_place_with_him() -> None:
+    server = Leader()
+    async with serving(server) as address, linked({"a": address}) as link:
+        server.silent.clear()
+        left = asking(link, *["ann"] * 4)
+        while len(server.seen) < 2:
+            await asyncio.sleep(0.01)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        again = asking(link, *"aabbccdd")
+        while len(server.seen) < 2 + 8:
+            await asyncio.sleep(0.01)
+        server.silent.set()
+        assert await asyncio.gather(*again) == [(200, b"{}")] * 8
 
 
 async def test_where_the_replicas_cannot_be_listed_there_is_no_answer_and_the_next_question_lists_again() -> None:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.view.access import PROXIED
 from deviceplugin.cluster.view.live import LiveUse, NodeUse
 from deviceplugin.kube.cluster_client import Address, Caller
 from deviceplugin.model.allocation import ContainerRef, PodRef
 from deviceplugin.model.cluster_view import (
+    TOKEN_HEADER,
     ClusterEventsView,
     ClusterView,
     GpuLive,
@@ -24,6 +24,7 @@ from deviceplugin.model.cluster_view import (
 from deviceplugin.model.pod import ClusterPod
 from deviceplugin.scheduler.leadership import Leadership
 from deviceplugin.scheduler.view_service import ViewService
+from deviceplugin.serve.messages import HttpError
 from deviceplugin.structs import replace
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, bound, node, on_gpu, pod
@@ -65,7 +66,7 @@ async def no_agents() -> dict[str, Address]:
 async def asked(
     service: ViewService, path: str, query: Mapping[str, str] | None = None, *, token: str = ""
 ) -> tuple[int, dict[str, Any]]:
-    status, body = await service.answer(path, query or {}, {PROXIED: token} if token else {}, "10.0.0.7")
+    status, body = await service.answer(path, query or {}, {TOKEN_HEADER: token} if token else {}, "10.0.0.7")
     return status, msgspec.json.decode(body)
 
 
@@ -93,7 +94,7 @@ async def test_a_document_is_of_its_types_however_many_nodes_there_are() -> None
     service = ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), version="1.2.3")
     for name in ("a", "b", "c"):
         for path, kind in kinds.items():
-            _, body = await service.answer(f"/view/{path}", {}, {PROXIED: "good"}, "10.0.0.7")
+            _, body = await service.answer(f"/view/{path}", {}, {TOKEN_HEADER: "good"}, "10.0.0.7")
             assert isinstance(msgspec.json.decode(body, type=kind), kind)
         extender.put_node(node(name, 2))
 
@@ -163,8 +164,18 @@ async def test_the_right_to_one_namespace_shows_its_pods_and_sums_of_all_others(
         gpu = row["gpus"][0]
         assert (gpu["pods"], [each["pod"] for each in gpu["holders"]]) == (2, ["ours"])
     assert (await asked(service, "/view/pods", {"namespace": "e"}, token="of-d"))[0] == 403
-    rights = [await service.reads_all({PROXIED: token}, "d", "10.0.0.7") for token in ("good", "of-d")]
+    rights = [await service.reads_all({TOKEN_HEADER: token}, "d", "10.0.0.7") for token in ("good", "of-d")]
     assert rights == [True, False]
+
+
+async def test_whose_part_of_the_leader_a_question_takes_is_the_owner_of_its_first_token(service: ViewService) -> None:
+    async def owner(*tokens: str) -> str:
+        return await service.owner({TOKEN_HEADER: ",".join(tokens)} if tokens else {}, "10.0.0.7")
+
+    assert [await owner(), await owner("good"), await owner("of-d", "good")] == ["", "user good", "user of-d"]
+    with pytest.raises(HttpError) as refused:
+        await owner("forged", "good")
+    assert refused.value.status == 401
 
 
 async def test_a_mistake_is_told(service: ViewService) -> None:

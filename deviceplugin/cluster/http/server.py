@@ -38,6 +38,7 @@ from deviceplugin.cluster.http.metrics import SchedulerMetrics
 from deviceplugin.errors import ConfigError
 from deviceplugin.exposition import OPENMETRICS, wants_openmetrics
 from deviceplugin.latest import Latest, PairsInTurn, require_caller
+from deviceplugin.model.cluster_view import TOKEN_HEADER
 from deviceplugin.serve.connections import is_loopback
 from deviceplugin.serve.messages import JSON, HttpError, HttpRequest, HttpResponse, Route, failure, sentence
 from deviceplugin.serve.rooms import Key, Room
@@ -118,7 +119,7 @@ class Service(Protocol):
 
 BUG = "vcuda internal error; see the scheduler's log"
 _VIEW = "/view/"
-TOKENS = ("Authorization", "X-Vcuda-Token")
+TOKENS = ("Authorization", TOKEN_HEADER)
 FORWARDED = "X-Vcuda-Forwarded"
 """The replica that passes on what it was asked; who is asked so answers himself."""
 _WAITING = 32  # bodies of the largest size; one peer may have half of them, and one namespace of it a sixteenth

@@ -1,11 +1,13 @@
 """Whose pods a caller may read: it shows a bearer token, and the API server says who it is and what it may list.
 
-In: a token from a request's headers, the namespace that is asked for, the peer's address. Out: whether it may read the
+In: tokens from a request's headers, the namespace that is asked for, the peer's address. Out: whether it may read the
 pods of all namespaces; an `HttpError`, 403 if it may read not even those of the namespace, 401 for a token that the API
 server does not know, 429 after many of these from one peer, 503 if it cannot be asked: nothing is shown because nobody
 answered. Answers are kept for a minute, by the token's hash, those about unknown tokens apart, so that wrong ones push
 out no right one. The same question is asked once at a time. A few questions are under way at once, and of one peer a
-part of these.
+part of these. A request may show a token of each of several namespaces: the first counts for all that is asked, each
+other one for its own namespace alone. They are looked up one after the other, up to the first that is unknown, so that
+one request costs its peer no larger part than with one token.
 
 A token for the audience `vcuda` of a service account is made by who may make tokens of that account, or pods that have
 one mounted: the account's namespace is his to use, so he reads about its pods. Tokens that every pod has mounted are
@@ -19,7 +21,7 @@ import hashlib
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
@@ -28,6 +30,7 @@ import msgspec
 from deviceplugin.cluster.http.server import unavailable
 from deviceplugin.errors import VcudaError
 from deviceplugin.kube.cluster_client import Caller
+from deviceplugin.model.cluster_view import MOST_TOKENS, TOKEN_HEADER
 from deviceplugin.serve.messages import HttpError
 
 K = TypeVar("K")
@@ -35,7 +38,6 @@ V = TypeVar("V")
 AUDIENCE = "vcuda"
 RIGHT = "/vcuda/view"
 """A path in a ClusterRole's nonResourceURLs: the right to read about all pods here, and nothing anywhere else."""
-PROXIED = "X-Vcuda-Token"
 FORBIDDEN = 403
 _KEPT_S = 60.0
 _MOST = 4000
@@ -58,6 +60,13 @@ class _Pods(enum.Enum):
     NONE = "none"
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    """Of a token: who it is, and what he may read."""
+
+    name: str
+    pods: _Pods
+
+
 class Reviews(Protocol):
     """The API server's answers; `kube.cluster_client` has them."""
 
@@ -66,13 +75,21 @@ class Reviews(Protocol):
     async def may_get(self, caller: Caller, path: str) -> bool: ...
 
 
-def token_in(headers: Mapping[str, str]) -> str:
-    """The API server's proxy removes Authorization, so there is a header of our own. Empty: the caller shows none."""
+def tokens_in(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """One of Authorization; else those of our own header, between commas. Empty: the caller shows none."""
     scheme, _, bearer = headers.get("Authorization", "").partition(" ")
-    token = bearer.strip() if scheme.lower() == "bearer" else headers.get(PROXIED, "").strip()
-    if len(token) > _LONGEST_TOKEN or (token and not _TOKEN.fullmatch(token)):
+    shown = [bearer] if scheme.lower() == "bearer" else headers.get(TOKEN_HEADER, "").split(",")
+    tokens = tuple(dict.fromkeys(filter(None, map(str.strip, shown))))
+    if len(tokens) > MOST_TOKENS:
+        raise HttpError(400, "malformed", f"more than {MOST_TOKENS} tokens; show one for each of fewer namespaces")
+    if any(len(each) > _LONGEST_TOKEN or not _TOKEN.fullmatch(each) for each in tokens):
         raise _refused()
-    return token
+    return tokens
+
+
+def token_for(namespace: str, tokens: Sequence[str]) -> str:
+    """The one of that namespace, else the first; empty if there is none."""
+    return _by_home(tokens).get(namespace, tokens[0]) if tokens else ""
 
 
 class Viewers:
@@ -81,10 +98,10 @@ class Viewers:
     def __init__(self, reviews: Reviews, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._reviews = reviews
         self._clock = clock
-        self._known = _Kept[_Question, _Pods](clock)
+        self._known = _Kept[_Question, _Owner](clock)
         self._unknown = _Kept[_Question, None](clock)
         self._wrong = _Kept[str, int](clock)
-        self._asking: dict[_Question, asyncio.Task[_Pods | None]] = {}
+        self._asking: dict[_Question, asyncio.Task[_Owner | None]] = {}
         self._asking_of = Counter[str]()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -92,24 +109,25 @@ class Viewers:
         """False: of this namespace only. An empty `namespace` asks for all. Raises an HttpError."""
         if not token:
             raise _forbidden(namespace, "show a token (--token-file of vcuda, or a header Authorization: Bearer)")
-        question = (hashlib.sha256(token.encode()).digest(), namespace)
-        if question in self._unknown:
-            raise _refused()
-        pods = self._known.get(question) or await self._ask(question, token, peer)
-        if pods is None:
-            raise _refused()
+        pods = (await self._owner(token, namespace, peer)).pods
         if pods is _Pods.NONE:
             raise _forbidden(namespace, "the owner of this token may not")
         return pods is _Pods.ALL
 
-    async def readable(self, token: str, namespaces: Iterable[str], peer: str) -> frozenset[str]:
+    async def owner(self, token: str, peer: str) -> str:
+        """The namespace of a service account, which can have many of them; else the user. Raises an HttpError."""
+        name = (await self._owner(token, "", peer)).name
+        home = _home_of(name)
+        return f"namespace {home}" if home else f"user {name}"
+
+    async def readable(self, tokens: Sequence[str], namespaces: Iterable[str], peer: str) -> frozenset[str]:
         """Of the first of these the ones whose pods the caller may read, for whom `reads_all` of all was refused.
 
-        The one that the token says it is of comes before them, also where it is none of them.
+        Those that the tokens say they are of come before them, also where they are none of them.
         """
-        home = _home_of(_claims_of(token).sub)
-        asked = islice(dict.fromkeys([*([home] if home else []), *namespaces]), _MOST_NAMESPACES)
-        return frozenset([each for each in asked if await self._reads(token, each, peer)])
+        own = _by_home(tokens)
+        asked = islice(dict.fromkeys([*own, *namespaces]), _MOST_NAMESPACES)
+        return frozenset([each for each in asked if await self._reads(own.get(each, tokens[0]), each, peer)])
 
     async def _reads(self, token: str, namespace: str, peer: str) -> bool:
         try:
@@ -120,7 +138,16 @@ class Viewers:
             return False
         return True
 
-    async def _ask(self, question: _Question, token: str, peer: str) -> _Pods | None:
+    async def _owner(self, token: str, namespace: str, peer: str) -> _Owner:
+        question = (hashlib.sha256(token.encode()).digest(), namespace)
+        if question in self._unknown:
+            raise _refused()
+        found = self._known.get(question) or await self._ask(question, token, peer)
+        if found is None:
+            raise _refused()
+        return found
+
+    async def _ask(self, question: _Question, token: str, peer: str) -> _Owner | None:
         """One task for all who ask the same; it goes on if one of them leaves."""
         task = self._asking.get(question)
         if task is None:
@@ -141,32 +168,34 @@ class Viewers:
         if len(self._asking) >= _MOST_ASKING or self._asking_of[peer] >= _MOST_OF_PEER:
             raise unavailable("too many tokens are being looked up; try again")
 
-    def _keep(self, question: _Question, peer: str, done: asyncio.Task[_Pods | None]) -> None:
+    def _keep(self, question: _Question, peer: str, done: asyncio.Task[_Owner | None]) -> None:
         del self._asking[question]
         self._asking_of[peer] -= 1
         if not self._asking_of[peer]:
             del self._asking_of[peer]
         if done.cancelled() or done.exception() is not None:
             return
-        if (pods := done.result()) is not None:
-            self._known.put(question, pods)
+        if (found := done.result()) is not None:
+            self._known.put(question, found)
             return
         self._unknown.put(question, None)
         self._wrong.put(peer, (self._wrong.get(peer) or 0) + 1)
 
-    async def _review(self, question: _Question, token: str) -> _Pods | None:
-        namespace, audience = question[1], _audience_of(token)
+    async def _review(self, question: _Question, token: str) -> _Owner | None:
+        hashed, namespace = question
+        audience = _audience_of(token)
         async with self._slots:
             caller = await self._reviews.caller_of(token, audience=audience)
             if caller is None:
                 return None
-            is_refused_all = self._known.get((question[0], "")) is _Pods.NONE
+            of_all = self._known.get((hashed, ""))
+            is_refused_all = of_all is not None and of_all.pods is _Pods.NONE
             if not is_refused_all and await self._reads_everything(caller):
-                return _Pods.ALL
+                return _Owner(caller.name, _Pods.ALL)
             is_home = audience == AUDIENCE and _home_of(caller.name) == namespace
             if namespace and (is_home or await self._reviews.may_list_pods(caller, namespace)):
-                return _Pods.NAMESPACE
-            return _Pods.NONE
+                return _Owner(caller.name, _Pods.NAMESPACE)
+            return _Owner(caller.name, _Pods.NONE)
 
     async def _reads_everything(self, caller: Caller) -> bool:
         return await self._reviews.may_get(caller, RIGHT) or await self._reviews.may_list_pods(caller, "")
@@ -206,6 +235,15 @@ def _claims_of(token: str) -> _Claims:
         return msgspec.json.decode(base64.urlsafe_b64decode(f"{''.join(payload)}=="), type=_Claims)
     except (ValueError, msgspec.MsgspecError, RecursionError):  # no JSON web token
         return _Claims()
+
+
+def _by_home(tokens: Sequence[str]) -> dict[str, str]:
+    """By the namespace that each token says it is of, the first of each in their order."""
+    found: dict[str, str] = {}
+    for each in tokens:
+        found.setdefault(_home_of(_claims_of(each).sub), each)
+    found.pop("", None)
+    return found
 
 
 def _audience_of(token: str) -> str:

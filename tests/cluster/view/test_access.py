@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from deviceplugin.cluster.view.access import PROXIED, RIGHT, Viewers, token_in
+from deviceplugin.cluster.view.access import RIGHT, Viewers, token_for, tokens_in
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Caller
+from deviceplugin.model.cluster_view import TOKEN_HEADER
 from deviceplugin.serve.messages import HttpError
 from tests.cluster.extender.conftest import Clock
 
@@ -80,12 +81,12 @@ async def test_a_token_for_vcuda_of_an_account_shows_the_pods_of_its_namespace()
     made = server(tokens={(ours, "vcuda"): name, (mounted, ""): name}, rights={name: ()})
     viewers = Viewers(made)
     assert await viewers.reads_all(ours, "team", PEER) is False
-    assert await viewers.readable(ours, ("a", "b"), PEER) == {"team"}, "also where none of its pods is known"
+    assert await viewers.readable((ours,), ("a", "b"), PEER) == {"team"}, "also where none of its pods is known"
     for token, namespace in [(ours, "other"), (ours, ""), (mounted, "team"), (mounted, "")]:
         with pytest.raises(HttpError) as refused:
             await viewers.reads_all(token, namespace, PEER)
         assert refused.value.status == 403
-    assert await viewers.readable(mounted, ("team",), PEER) == frozenset()
+    assert await viewers.readable((mounted,), ("team",), PEER) == frozenset()
 
 
 async def test_what_a_token_says_of_itself_proves_nothing() -> None:
@@ -93,10 +94,10 @@ async def test_what_a_token_says_of_itself_proves_nothing() -> None:
     lies = jwt(aud=["vcuda"], sub="system:serviceaccount:victim:default")
     name = "system:serviceaccount:team:default"
     viewers = Viewers(server(tokens={(lies, "vcuda"): name}, rights={name: ()}))
-    assert await viewers.readable(lies, ("victim", "team"), PEER) == {"team"}
+    assert await viewers.readable((lies,), ("victim", "team"), PEER) == {"team"}
     for user in ("system:serviceaccount:victim", "serviceaccount:victim:x", "ann:serviceaccount:victim:x"):
         viewers = Viewers(server(tokens={(lies, "vcuda"): user}, rights={user: ()}))
-        assert await viewers.readable(lies, ("victim",), PEER) == frozenset()
+        assert await viewers.readable((lies,), ("victim",), PEER) == frozenset()
 
 
 async def test_without_a_token_nobody_is_asked_and_nothing_is_shown() -> None:
@@ -212,22 +213,90 @@ async def test_a_peer_has_a_part_of_the_questions_and_others_are_served() -> Non
     await asyncio.gather(*flood, return_exceptions=True)
 
 
-def test_the_token_is_in_one_of_two_headers() -> None:
-    cases = [
-        ({"Authorization": "Bearer abc"}, "abc"),
-        ({"Authorization": "bearer  a.b-c_d~e+f/g="}, "a.b-c_d~e+f/g="),
-        ({"Authorization": "Basic abc"}, ""),
-        ({PROXIED: "abc"}, "abc"),
-        ({"Authorization": "Bearer one", PROXIED: "two"}, "one"),
-        ({}, ""),
+def test_the_tokens_are_in_one_of_two_headers() -> None:
+    cases: list[tuple[dict[str, str], tuple[str, ...]]] = [
+        ({"Authorization": "Bearer abc"}, ("abc",)),
+        ({"Authorization": "bearer  a.b-c_d~e+f/g="}, ("a.b-c_d~e+f/g=",)),
+        ({"Authorization": "Basic abc"}, ()),
+        ({TOKEN_HEADER: "abc"}, ("abc",)),
+        ({TOKEN_HEADER: "b, a,b,,c ,"}, ("b", "a", "c")),
+        ({"Authorization": "Bearer one", TOKEN_HEADER: "two"}, ("one",)),
+        ({}, ()),
     ]
-    assert [(headers, token_in(headers)) for headers, _ in cases] == cases
+    assert [(headers, tokens_in(headers)) for headers, _ in cases] == cases
 
 
 def test_what_cannot_be_a_token_is_refused_before_anybody_is_asked() -> None:
-    for token in ["a b", "a\nb", "ä", "x" * 20_000, '"']:
+    for token in ["a b", "a\nb", "ä", "x" * 20_000, '"', "good,a b"]:
         with pytest.raises(HttpError):
-            token_in({PROXIED: token})
+            tokens_in({TOKEN_HEADER: token})
+    with pytest.raises(HttpError):
+        tokens_in({"Authorization": "Bearer a,b"})
+    assert len(tokens_in({TOKEN_HEADER: ",".join(f"t{number}" for number in range(8))})) == 8
+    with pytest.raises(HttpError, match="more than 8 tokens") as refused:
+        tokens_in({TOKEN_HEADER: ",".join(f"t{number}" for number in range(9))})
+    assert refused.value.status == 400
+
+
+def account(namespace: str, name: str = "default") -> str:
+    return f"system:serviceaccount:{namespace}:{name}"
+
+
+def of_accounts(*namespaces: str) -> tuple[Server, tuple[str, ...]]:
+    """A token of the usual account of each, none of which has a right."""
+    tokens = {jwt(aud=["vcuda"], sub=account(each)): account(each) for each in namespaces}
+    names = dict.fromkeys(tokens.values(), ())
+    return server(tokens={(token, "vcuda"): name for token, name in tokens.items()}, rights=names), tuple(tokens)
+
+
+async def test_with_a_token_of_each_namespace_a_caller_reads_about_all_of_them() -> None:
+    made, tokens = of_accounts("a", "c", "e")
+    viewers = Viewers(made)
+    assert await viewers.readable(tokens, ("a", "b", "c", "d"), PEER) == {"a", "c", "e"}
+    asked = len(made.asked)
+    assert asked == 3 + 2, "each token about its own namespace, and the first about the others"
+    assert await viewers.readable(tokens, ("a", "b", "c", "d"), PEER) == {"a", "c", "e"}
+    assert len(made.asked) == asked, "it was kept"
+    assert [token_for(each, tokens) for each in ("a", "c", "x", "")] == [tokens[0], tokens[1], tokens[0], tokens[0]]
+    assert token_for("a", ()) == ""
+    for namespace in ("a", "c"):
+        assert await viewers.reads_all(token_for(namespace, tokens), namespace, PEER) is False
+
+
+async def test_the_rights_of_another_than_the_first_token_end_with_its_own_namespace() -> None:
+    made, tokens = of_accounts("a", "c")
+    made.rights = {account("a"): (), account("c"): ("b",)}
+    assert await Viewers(made).readable(tokens, ("a", "b", "c"), PEER) == {"a", "c"}
+    assert await Viewers(made).readable(tokens[::-1], ("a", "b", "c"), PEER) == {"a", "b", "c"}
+
+
+async def test_many_tokens_cost_a_peer_no_more_than_one_that_is_unknown() -> None:
+    """A part of a peer is one question at a time, and wrong tokens one for each request."""
+    made = server()
+    viewers = Viewers(made)
+    forged = tuple(jwt(aud=["vcuda"], sub=account(f"n{number}")) for number in range(8))
+    with pytest.raises(HttpError) as refused:
+        await viewers.readable(forged, [f"n{number}" for number in range(8)], PEER)
+    assert (refused.value.status, len(made.asked)) == (401, 1)
+    made, tokens = of_accounts(*(f"n{number}" for number in range(8)))
+    made.open.clear()
+    task = asyncio.create_task(Viewers(made).readable(tokens, [f"m{number}" for number in range(100)], PEER))
+    await asyncio.sleep(0.01)
+    assert len(made.asked) == 1
+    made.open.set()
+    assert len(await task) == 8
+    assert len(made.asked) == 32, "namespaces at most, whatever is shown"
+
+
+async def test_who_owns_a_token_is_the_namespace_of_an_account_or_the_user() -> None:
+    """A tenant can make many accounts."""
+    one, other = (jwt(aud=["vcuda"], sub=account("team", name)) for name in ("one", "other"))
+    tokens = {(one, "vcuda"): account("team", "one"), (other, "vcuda"): account("team", "other"), ("ann", ""): "ann"}
+    viewers = Viewers(server(tokens=tokens, rights=dict.fromkeys(tokens.values(), ())))
+    found = [await viewers.owner(each, PEER) for each in (one, other, "ann")]
+    assert found == ["namespace team", "namespace team", "user ann"]
+    with pytest.raises(HttpError, match="does not know this token"):
+        await viewers.owner("forged", PEER)
 
 
 async def test_of_many_namespaces_a_bounded_number_is_looked_up_and_the_caller_once_for_each() -> None:
@@ -244,7 +313,7 @@ async def test_of_many_namespaces_a_bounded_number_is_looked_up_and_the_caller_o
     with pytest.raises(HttpError):
         await viewers.reads_all("bob", "", PEER)
     names = [f"n{number}" for number in range(100)]
-    assert await viewers.readable("bob", names, PEER) == {"n3"}
+    assert await viewers.readable(("bob",), names, PEER) == {"n3"}
     assert asked == ["", *names[:32]], "that he may not read all is known already"
-    assert await viewers.readable("bob", names, PEER) == {"n3"}
+    assert await viewers.readable(("bob",), names, PEER) == {"n3"}
     assert len(asked) == 33
