@@ -16,13 +16,14 @@ import msgspec
 from deviceplugin.config.param_types import DURATION, show_duration
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.kubeconfig import Kubeconfigs
+from deviceplugin.structs import replace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _USUAL_TIMEOUT_S = 15.0
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """`timeout_s` is 0 for none. `namespace`: as given; empty for that of the context."""
+    """`request_timeout` is 0 for none. `namespace`: as given; empty for that of the context."""
 
     kubeconfig: str | None = None
     context: str = ""
@@ -36,6 +37,7 @@ class Connection(msgspec.Struct, frozen=True):
     scheduler_namespace: str = "kube-system"
     service: str = "vcuda-scheduler"
     port: int = 8443
+    may_have_url: bool = True
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> "Connection":
@@ -56,6 +58,12 @@ class Connection(msgspec.Struct, frozen=True):
         if self.url and (self.kubeconfig or self.context):
             raise ConfigError("--url asks the scheduler without the API server; leave out --kubeconfig and --context")
 
+    def through_api_server(self, command: str) -> "Connection":
+        """For a command that asks the API server itself; ConfigError for a scheduler's URL."""
+        if self.url:
+            raise ConfigError(f"{command} asks the API server; leave out --url and give a kubeconfig")
+        return replace(self, may_have_url=False)
+
     def kubeconfigs(self) -> Kubeconfigs | None:
         """The files that kubectl would read; None for the service account of the pod."""
         if self.kubeconfig:
@@ -72,9 +80,8 @@ class Connection(msgspec.Struct, frozen=True):
             if listed
             else ("KUBECONFIG is not set, and there is no ~/.kube/config")
         )
-        raise ConfigError(
-            f"no kubeconfig: {named}; pass --kubeconfig FILE, or --url https://HOST:8443 of the scheduler"
-        )
+        or_url = ", or --url https://HOST:8443 of the scheduler" if self.may_have_url else ""
+        raise ConfigError(f"no kubeconfig: {named}; pass --kubeconfig FILE{or_url}")
 
     def bearer_token(self) -> str:
         """What is shown to the scheduler; empty for nothing."""

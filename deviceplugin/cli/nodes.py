@@ -315,4 +315,7 @@ def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: 
     found = asked(connection, lambda client: client.rows(NODE_ROWS, query))
     rows = NODES.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
     kind = NODES if gpus else replace(NODES, omitted=("gpus",))
-    show_rows(kind, rows, at=found.at, shape=shape)
+    is_narrowed = model or free or problems
+    doctor = "kubectl vcuda doctor says why, and docs/install.md what a node needs"
+    instead = "leave out a filter to see more" if is_narrowed else doctor
+    show_rows(kind, rows, at=found.at, shape=shape, instead=instead)

@@ -362,7 +362,8 @@ def pods(
     Bound: the pod has its node. `explain` says more about one pod.
     """
     query = ({"stage": status} if status else {}) | ({"name": named} if named else {})
-    _show(PODS, POD_ROWS, connection, query, shape, on_node=on_node, all_namespaces=all_namespaces)
+    example = "docs/ask-for-a-share.md has a pod that asks for a share"
+    _show(PODS, POD_ROWS, connection, query, shape, on_node=on_node, all_namespaces=all_namespaces, example=example)
 
 
 def _show(
@@ -374,6 +375,7 @@ def _show(
     *,
     on_node: str,
     all_namespaces: bool,
+    example: str = "",
 ) -> None:
     query |= {"node": node_name(on_node)} if on_node else {}
 
@@ -383,7 +385,9 @@ def _show(
     found = asked(connection, read)
     rows = kind.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
     is_one = connection.is_for_one_namespace and not all_namespaces
-    show_rows(kind.without("NAMESPACE") if is_one else kind, rows, at=found.at, shape=shape)
+    kind = kind.without("NAMESPACE") if is_one else kind
+    everywhere = example if all_namespaces else "-A lists those of all namespaces"
+    show_rows(kind, rows, at=found.at, shape=shape, instead="leave out a filter to see more" if query else everywhere)
 
 
 def _object(row: ClusterEventRow) -> str:

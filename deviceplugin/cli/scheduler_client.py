@@ -56,8 +56,8 @@ _UNAUTHORIZED = 401
 _NO_PATH = ("no such path", "no such view")
 
 
-def unreachable(server: str, error: Exception, _what: str) -> KubeError:
-    """`server` is HOST:PORT. What was asked is not said: nothing else can be asked either."""
+def unreachable(server: str, other: str, error: Exception, _what: str) -> KubeError:
+    """`server` is HOST:PORT; `other`: how another one is named. What was asked is not said: nothing else can be."""
     text = cause(error).removeprefix(f"{server}: ")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         certificate = error.certificate_error
@@ -70,6 +70,8 @@ def unreachable(server: str, error: Exception, _what: str) -> KubeError:
         text = f"it does not speak TLS as expected ({_tls_reason(error.os_error)}); check address and port"
     elif isinstance(error, TimeoutError):
         text = f"{text}; check the address, or give a longer --request-timeout"
+    else:
+        text = f"{text}; check that it runs, or name another one with {other}"
     return KubeError(f"{server} cannot be reached: {text}")
 
 
@@ -400,7 +402,9 @@ async def opened(connection: Connection, *, login_s: float = 60.0) -> AsyncItera
         credentials,
         timeouts=Timeouts(connect=None, request=connection.request_timeout or None, login=login_s),
         refused=partial(caller_refusal, source),
-        silent=partial(unreachable, urlsplit(facts.server).netloc),
+        silent=partial(
+            unreachable, urlsplit(facts.server).netloc, "--url" if connection.url else "--context or --kubeconfig"
+        ),
     )
     namespace = connection.namespace or facts.namespace or "default"
     async with ObjectClient(transport) as api:

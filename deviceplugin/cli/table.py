@@ -433,8 +433,8 @@ def listed(sorts: Iterable[str] = ()) -> Callable[[Function], Function]:
     return decorate
 
 
-def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) -> None:
-    """Prints the rows; where there are none, a sentence on standard error as kubectl has it."""
+def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape, instead: str = "") -> None:
+    """Prints the rows; where there are none, a sentence on standard error: that, and what to do `instead`."""
     if shape.output in ("json", "yaml"):
         show_document({"at": at, "items": kind.documents(rows)}, shape.output)
     elif shape.output == "name":
@@ -442,7 +442,7 @@ def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape) 
         if names:
             say(*names)
     elif not rows:
-        click.echo(f"No {kind.what} found.", err=True)
+        click.echo(f"No {kind.what} found{'; ' if instead else ''}{instead}.", err=True)
     else:
         headers, wide, width = not shape.no_headers, shape.output == "wide", terminal_width()
         total = TOTAL if shape.total or is_terminal() else ""

@@ -113,7 +113,8 @@ class Release(Cluster):
         if request.method == "POST" and path.endswith("/selfsubjectaccessreviews"):
             asked = (await request.json())["spec"]["resourceAttributes"]
             what = f"{asked['verb']} {asked['resource']}/{asked['subresource']}"
-            return web.json_response({"status": {"allowed": what not in self.may_not}}, status=201)
+            refused = what in self.may_not or f"{what} {asked['name']}" in self.may_not
+            return web.json_response({"status": {"allowed": not refused}}, status=201)
         if request.method == "POST" and path.endswith("/pods"):
             return self._admit(path, dict(request.query), await request.json())
         if path == f"{SERVICE}/view/cluster" and path not in self.answers:

@@ -105,7 +105,12 @@ async def test_a_failure_is_json_where_json_was_asked_for(tmp_path: Path) -> Non
 async def test_a_server_that_is_away_silent_or_no_server_is_one_sentence(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "kc", "http://127.0.0.1:9")
     away = await run("nodes", "--kubeconfig", str(path))
-    assert away.stderr == "vcuda: 127.0.0.1:9 cannot be reached: Connection refused\n"
+    assert away.stderr == (
+        "vcuda: 127.0.0.1:9 cannot be reached: Connection refused; check that it runs, or name another one with "
+        "--context or --kubeconfig\n"
+    )
+    by_url = await run("nodes", "--url", "https://127.0.0.1:9")
+    assert by_url.stderr.endswith("Connection refused; check that it runs, or name another one with --url\n")
     done = asyncio.Event()
 
     async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -358,7 +358,29 @@ async def test_rights_that_are_missing_are_named(tmp_path: Path) -> None:
     release.may_not = ("get services/proxy", "create serviceaccounts/token")
     found = (await findings(release, tmp_path))["rights"]
     assert found["outcome"] == "warning"
-    assert "get services/proxy, create serviceaccounts/token" in found["message"]
+    assert "in namespace kube-system you may not get services/proxy" in found["message"]
+    assert "operators.subjects or tenants.subjects" in found["advice"]
+
+
+async def test_a_tenant_needs_no_right_of_operators(tmp_path: Path) -> None:
+    release = healthy()
+    assert (await findings(release, tmp_path))["rights"]["message"].endswith("need, for all pods")
+    release.may_not = ("create serviceaccounts/token vcuda-view",)
+    found = (await findings(release, tmp_path))["rights"]
+    assert (found["outcome"], "for the pods of namespace research and sums of all" in found["message"]) == ("ok", True)
+    release.may_not = ("create serviceaccounts/token",)
+    found = (await findings(release, tmp_path))["rights"]
+    assert (found["outcome"], "the ClusterRole edit in namespace research" in found["advice"]) == ("warning", True)
+
+
+async def test_a_command_that_asks_the_api_server_names_no_url(tmp_path: Path) -> None:
+    for command in ("doctor", "bundle"):
+        missing = await run(command, env={"KUBECONFIG": str(tmp_path / "none")})
+        assert missing.stderr.endswith("exists; pass --kubeconfig FILE\n"), missing.stderr
+        refused = await run(command, "--url", "https://127.0.0.1:1")
+        assert refused.stderr == f"vcuda: {command} asks the API server; leave out --url and give a kubeconfig\n"
+    missing = await run("nodes", env={"KUBECONFIG": str(tmp_path / "none")})
+    assert missing.stderr.endswith("exists; pass --kubeconfig FILE, or --url https://HOST:8443 of the scheduler\n")
 
 
 async def test_agents_behind_a_network_policy_fail_nothing(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ async def test_an_answer_of_another_version_is_one_sentence(tmp_path: Path) -> N
 async def test_an_api_server_that_is_away_is_one_sentence(tmp_path: Path) -> None:
     code, text = await explain(tmp_path, "http://127.0.0.1:9", "p")
     assert (code, text.count("\n")) == (1, 1)
-    assert text == "vcuda: 127.0.0.1:9 cannot be reached: Connection refused\n"
+    assert text.startswith("vcuda: 127.0.0.1:9 cannot be reached: Connection refused; check that it runs, or ")
 
 
 def test_a_wrong_flag_is_one_sentence(subtests: pytest.Subtests) -> None:

@@ -167,10 +167,24 @@ async def test_a_token_of_ones_own_is_shown_through_the_api_server_too(tmp_path:
     assert "llm" in result.stdout
 
 
-async def test_that_there_is_nothing_is_said_on_standard_error(tmp_path: Path) -> None:
-    for words, what in ((["pods"], "pods with GPUs"), (["events", "-A"], "events"), (["nodes"], "nodes with GPUs")):
+async def test_that_there_is_nothing_is_said_on_standard_error_and_what_to_do(tmp_path: Path) -> None:
+    narrower, wider = "leave out a filter to see more", "-A lists those of all namespaces"
+    for words, said in (
+        (["pods"], f"No pods with GPUs found; {wider}."),
+        (["pods", "-A"], "No pods with GPUs found; docs/ask-for-a-share.md has a pod that asks for a share."),
+        (["pods", "-A", "--status", "bound"], f"No pods with GPUs found; {narrower}."),
+        (["pods", "--node", "a"], f"No pods with GPUs found; {narrower}."),
+        (["events"], f"No events found; {wider}."),
+        (["events", "-A"], "No events found."),
+        (
+            ["nodes"],
+            "No nodes with GPUs found; kubectl vcuda doctor says why, and docs/install.md what a node needs.",
+        ),
+        (["nodes", "--model", "h100"], f"No nodes with GPUs found; {narrower}."),
+        (["top", "pods", "--once"], "No pods with GPUs found."),
+    ):
         result = await vcuda(Cluster(), tmp_path, *words)
-        assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"No {what} found.\n")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{said}\n")
         assert json.loads((await vcuda(Cluster(), tmp_path, *words, "-o", "json")).stdout)["items"] == []
 
 

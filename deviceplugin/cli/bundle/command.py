@@ -39,7 +39,7 @@ from deviceplugin.cli.doctor.control import CHECKS
 from deviceplugin.cli.doctor.findings import CheckOutcome, document, examine
 from deviceplugin.cli.scheduler_client import SchedulerClient, asked
 from deviceplugin.cli.table import say
-from deviceplugin.errors import ConfigError, KubeError, ParseError, VcudaError, one_line
+from deviceplugin.errors import KubeError, ParseError, VcudaError, one_line
 from deviceplugin.kube.cluster_client import WEBHOOKS
 from deviceplugin.kube.collection import ObjectKind, ObjectRef
 from deviceplugin.kube.events import EVENTS
@@ -260,8 +260,7 @@ def bundle(path: Path | None, nodes: tuple[str, ...], connection: Connection) ->
     objects. It has names of nodes, namespaces and pods; no Secret or ConfigMap is read, and values of environment
     variables, foreign arguments and annotations are removed. index.json says what could not be read.
     """
-    if connection.url:
-        raise ConfigError("bundle asks the API server; leave out --url and give a kubeconfig")
+    connection = connection.through_api_server("bundle")
     file = path or Path(time.strftime("vcuda-bundle-%Y%m%d-%H%M%S.tar.gz"))
     named = [node_name(each) for each in nodes]
     missing = asked(connection, lambda client: _gather(client, file, named))

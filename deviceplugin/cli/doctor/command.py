@@ -28,7 +28,6 @@ from deviceplugin.cli.table import say, show_document
 from deviceplugin.cli.terminal import terminal_width
 from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.command import Effective, SettingsCommand
-from deviceplugin.errors import ConfigError
 
 _STATUS_UNCHECKED = 3
 _UNCHECKED = (
@@ -60,9 +59,8 @@ def doctor(context: click.Context, output: str, connection: Connection) -> None:
     check anything of the installation.
     """
     if context.invoked_subcommand is None:
-        if connection.url:
-            raise ConfigError("doctor asks the API server; leave out --url and give a kubeconfig")
-        finish(context, asked(connection, lambda client: _cluster(client, output)), output)
+        through = connection.through_api_server("doctor")
+        finish(context, asked(through, lambda client: _cluster(client, output)), output)
 
 
 async def _cluster(client: SchedulerClient, output: str) -> list[CheckResult]:

@@ -38,6 +38,7 @@ from deviceplugin.model.claims import ClaimNames
 OLDEST = (1, 32)
 """README: Kubernetes 1.32 or newer."""
 _FORBIDDEN = 403
+_TOKEN = ("create", "serviceaccounts", "token")
 _NUMBERS = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?", re.ASCII)
 
 
@@ -214,17 +215,22 @@ async def pending(facts: ClusterFacts) -> CheckResult:
 
 
 async def rights(facts: ClusterFacts) -> CheckResult:
-    """Those that the other commands need, for the answer with names."""
-    needed = (
-        ("get", "services", "proxy", f"https:{SCHEDULER}:https"),
-        ("create", "serviceaccounts", "token", "vcuda-view"),
-    )
-    if missing := await lacking(facts.api, needed, namespace=facts.namespace):
+    """Those that the other commands need, for the answer with names: of all pods, or of the caller's own namespace."""
+    proxy = ("get", "services", "proxy", f"https:{SCHEDULER}:https")
+    if missing := await lacking(facts.api, [proxy], namespace=facts.namespace):
         return warning(
             f"in namespace {facts.namespace} you may not {named(missing)}, which the other commands use",
-            "an administrator gives you the right with the chart's value operators.subjects",
+            "an administrator gives you the right with the chart's value operators.subjects or tenants.subjects",
         )
-    return ok("you have the rights that the other commands need")
+    if not await lacking(facts.api, [(*_TOKEN, "vcuda-view")], namespace=facts.namespace):
+        return ok("you have the rights that the other commands need, for all pods")
+    own = facts.trial_namespace
+    if missing := await lacking(facts.api, [(*_TOKEN, "default")], namespace=own):
+        return warning(
+            f"you may not {named(missing)}, neither in namespace {own} nor of vcuda-view: the other commands show sums",
+            f"an administrator gives you the ClusterRole edit in namespace {own}, or all pods with operators.subjects",
+        )
+    return ok(f"you have the rights that the other commands need, for the pods of namespace {own} and sums of all")
 
 
 async def agents(facts: ClusterFacts) -> CheckResult:
