@@ -247,8 +247,8 @@ class AllocationSettings:
     identity: tuple[IdentitySourceName, ...] = setting(
         "identity",
         tuple(IdentitySourceName),
-        "Sources that tell which container an Allocate is for, in the order in which the agent asks them; apiserver, a "
-        "guess, is always the last.",
+        "Sources that tell which container an Allocate is for, in the order in which the agent asks them; apiserver, "
+        "always the last, guesses, and the guess is checked and repaired before the container starts.",
         types.choices(IdentitySourceName),
     )
     identity_budget: float = setting(
