@@ -5,8 +5,8 @@ cannot be asked or refuses, a VcudaError of one sentence that says why and ends 
 it asks the leader itself. A token shows that the caller may read about pods: the one that the options name; else a
 short-lived one of the service account `vcuda-view`, for operators; else one of the account `default` of each namespace
 that is asked about, for those who may make it there, as with the ClusterRole `edit`. Where no single namespace is named
-these are a bounded number of those that the caller's contexts name, and that he may list. Tokens are in memory only. A
-list that changed so much that its pages do not fit together is read again from the beginning.
+these are a bounded number of those that the caller's contexts name or the API server lists. Tokens are in memory only.
+A list that changed so much that its pages do not fit together is read again from the beginning.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Passes explanations and views on from a replica that does not lead to the one that does.
 
-In: a path, a query, the caller's headers and who he is; where the replicas are, and whom to trust. Out: the leader's
+In: a path, a query, the caller's headers and name; where the replicas are, and whom to trust. Out: the leader's
 answer; None where it cannot be had, and this replica answers itself or says so. Invariants: one hop, because who is
 asked so answers itself, whether it leads or not; a caller's token goes only to a replica whose certificate is of the
 same CA; a few at a time, each within a deadline and of a bounded size. Of these a caller has a part, also to wait for,
-so another one waits for no more than that of his; and nobody waits long, because the replica can answer itself.
+so another one waits for no more than these parts; and nobody waits long, because the replica can answer itself.
 """
 
 import asyncio

@@ -127,7 +127,7 @@ def answering() -> asyncio.Event:
 class Cluster:
     """`may_create_token`: of account vcuda-view; `edits`: the namespaces where the caller may create any.
 
-    `listed`: the namespaces that he may list; None: he may not. `padding` makes his tokens of these longer.
+    `listed`: the namespaces that the caller may list; None: not allowed. `padding` makes tokens of namespaces longer.
 
     `agents_answer`: set; cleared, a request for live use waits. `answers`: by path, status and text in the place of
     what there is. `gone_after`: pages of one list until it has changed so much that a token is refused, once.

@@ -61,7 +61,7 @@ class _Pods(enum.Enum):
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """Of a token: who it is, and what he may read."""
+    """Of a token: its name, and what it may read."""
 
     name: str
     pods: _Pods
