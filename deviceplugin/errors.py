@@ -40,14 +40,19 @@ _LONGEST_FOREIGN_TEXT = 300
 
 
 class VcudaError(Exception):
-    """Base of the tree; `message` is complete and fit for a user."""
+    """Base of the tree; `message` is complete and fit for a user.
+
+    `finding`: what is wrong; `advice`: what to do, where it stands apart. Together they are the message.
+    """
 
     status: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "GPUAllocationFailed"
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, finding: str, *, advice: str = "") -> None:
+        self.message = f"{finding}; {advice}" if advice else finding
+        super().__init__(self.message)
+        self.finding = finding
+        self.advice = advice
 
 
 class ConfigError(VcudaError):
@@ -131,10 +136,10 @@ class GpuHangError(HardwareError):
 class NvmlCallError(HardwareError):
     """One call of NVML failed; `code` is its nvmlReturn_t, `said` NVML's own words for it."""
 
-    def __init__(self, message: str, *, code: int, said: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, finding: str, *, code: int, said: str = "", advice: str = "") -> None:
+        super().__init__(finding, advice=advice)
         self.code = code
-        self.said = said or message
+        self.said = said or self.message
 
 
 class LedgerError(VcudaError):
@@ -165,8 +170,8 @@ class KubeError(VcudaError):
 
     status = "UNAVAILABLE"
 
-    def __init__(self, message: str, *, code: int = 0, said: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, finding: str, *, code: int = 0, said: str = "", advice: str = "") -> None:
+        super().__init__(finding, advice=advice)
         self.code = code
         self.said = said
 

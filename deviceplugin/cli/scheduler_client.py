@@ -54,25 +54,23 @@ Document = TypeVar("Document")
 _ANONYMOUS = 'User "system:anonymous"'
 _UNAUTHORIZED = 401
 _NO_PATH = ("no such path", "no such view")
+_LOG_IN = "log in again"
 
 
 def unreachable(server: str, other: str, error: Exception, _what: str) -> KubeError:
     """`server` is HOST:PORT; `other`: how another one is named. What was asked is not said: nothing else can be."""
-    text = cause(error).removeprefix(f"{server}: ")
+    text, advice = cause(error).removeprefix(f"{server}: "), f"check that it runs, or name another one with {other}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         certificate = error.certificate_error
         why = certificate.verify_message if isinstance(certificate, ssl.SSLCertVerificationError) else text
-        text = (
-            f"its certificate is not trusted ({one_line(why)}); with --url give --ca-file FILE or --insecure, else "
-            "correct certificate-authority of the kubeconfig"
-        )
+        text = f"its certificate is not trusted ({one_line(why)})"
+        advice = "with --url give --ca-file FILE or --insecure, else correct certificate-authority of the kubeconfig"
     elif isinstance(error, aiohttp.ClientConnectorSSLError):
-        text = f"it does not speak TLS as expected ({_tls_reason(error.os_error)}); check address and port"
+        text = f"it does not speak TLS as expected ({_tls_reason(error.os_error)})"
+        advice = "check address and port"
     elif isinstance(error, TimeoutError):
-        text = f"{text}; check the address, or give a longer --request-timeout"
-    else:
-        text = f"{text}; check that it runs, or name another one with {other}"
-    return KubeError(f"{server} cannot be reached: {text}")
+        advice = "check the address, or give a longer --request-timeout"
+    return KubeError(f"{server} cannot be reached: {text}", advice=advice)
 
 
 def _tls_reason(error: OSError) -> str:
@@ -84,17 +82,13 @@ def _tls_reason(error: OSError) -> str:
 def caller_refusal(source: str, code: int, body: bytes, what: str) -> KubeError:
     """What the API server does not do for the caller; `source` has the credentials."""
     said = one_line(words_of(body))
-    if lacks_right(code, said):
-        text = f"you may not {what}"
-    elif code == _UNAUTHORIZED:
-        text = _unknown_caller(source, code, said)
-    else:
-        text = f"cannot {what} ({code}): {said}"
-    return refused(code, said, text)
+    if code == _UNAUTHORIZED:
+        return refused(code, said, _unknown_caller(source, code, said), advice=_LOG_IN)
+    return refused(code, said, f"you may not {what}" if lacks_right(code, said) else f"cannot {what} ({code}): {said}")
 
 
 def _unknown_caller(source: str, code: int, said: str) -> str:
-    return f"the API server does not accept the credentials of {source} ({code}): {said}; log in again"
+    return f"the API server does not accept the credentials of {source} ({code}): {said}"
 
 
 def api_refusal(status: int, body: bytes, connection: Connection, source: str) -> KubeError:
@@ -102,29 +96,33 @@ def api_refusal(status: int, body: bytes, connection: Connection, source: str) -
     said = one_line(_message(body))
     where = f"{connection.service} in namespace {connection.scheduler_namespace}"
     if said.startswith(_NO_PATH):
-        text = "the scheduler is older than this command; upgrade the chart, or use the scheduler's version of vcuda"
-    elif status == _UNAUTHORIZED or (status == 403 and _ANONYMOUS in said):
-        text = _unknown_caller(source, status, said)
+        return _older(status, "upgrade the chart, or use the scheduler's version of vcuda")
+    if status == _UNAUTHORIZED or (status == 403 and _ANONYMOUS in said):
+        text, advice = _unknown_caller(source, status, said), _LOG_IN
     elif lacks_right(status, said):
         values = "operators.subjects or tenants.subjects"
-        text = f"{said}; an administrator gives you the right with the chart's value {values}"
+        text, advice = said, f"an administrator gives you the right with the chart's value {values}"
     elif status == 404:
-        text = f"no scheduler found: there is no service {where}; install the chart, or give --scheduler-namespace NS"
+        text = f"no scheduler found: there is no service {where}"
+        advice = "install the chart, or give --scheduler-namespace NS"
     elif status in (502, 503, 504):
-        text = (
-            f"no replica of the scheduler answers for service {where} ({status}: {said}); look at "
-            f"kubectl -n {connection.scheduler_namespace} get pods -l app.kubernetes.io/name=vcuda-scheduler"
-        )
+        text = f"no replica of the scheduler answers for service {where} ({status}: {said})"
+        pods = f"kubectl -n {connection.scheduler_namespace} get pods -l app.kubernetes.io/name=vcuda-scheduler"
+        advice = f"look at {pods}"
     else:
-        text = f"the scheduler cannot be asked ({status}): {said}"
-    return KubeError(text, code=status)
+        text, advice = f"the scheduler cannot be asked ({status}): {said}", ""
+    return KubeError(text, code=status, advice=advice)
+
+
+def _older(status: int, advice: str) -> KubeError:
+    return KubeError("the scheduler is older than this command", code=status, advice=advice)
 
 
 def scheduler_refusal(status: int, body: bytes) -> KubeError:
     """What the scheduler said; of another server whatever it said."""
     said = one_line(_message(body))
     if said.startswith(_NO_PATH):
-        said = "the scheduler is older than this command; upgrade it, or use its version of vcuda"
+        return _older(status, "upgrade it, or use its version of vcuda")
     return KubeError(said or f"HTTP status {status}", code=status)
 
 
@@ -169,9 +167,8 @@ class Answer(msgspec.Struct, frozen=True):
         try:
             return msgspec.json.decode(self.body, type=document)
         except msgspec.MsgspecError:
-            raise VcudaError(
-                "the scheduler's answer is of another version of vcuda; use its own version of vcuda"
-            ) from None
+            finding = "the scheduler's answer is of another version of vcuda"
+            raise VcudaError(finding, advice="use its own version of vcuda") from None
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -314,7 +311,8 @@ class SchedulerClient:
         shown, tried = await self._tokens.shown(_namespace_of(path, query) if asks_names else self.namespace)
         answer = await self._proxied(path, query, {TOKEN_HEADER: ",".join(shown)} if shown else {})
         if answer.status == _FORBIDDEN and not shown and "error" in answer.document:
-            raise KubeError(f"{answer.document['error']}; {_no_token(tried)}", code=_FORBIDDEN)
+            missing, advice = _no_token(tried)
+            raise KubeError(f"{answer.document['error']}; {missing}", code=_FORBIDDEN, advice=advice)
         if answer.status != 200 and "error" not in answer.document:  # from the API server, or no scheduler of ours
             raise api_refusal(answer.status, answer.body, self.connection, self._source)
         return answer
@@ -382,15 +380,23 @@ def _namespace_of(path: str, query: Query) -> str:
     return query.get("namespace", "") or pod.partition("/")[0]
 
 
-def _no_token(tried: Sequence[str]) -> str:
+def _no_token(tried: Sequence[str]) -> tuple[str, str]:
+    """What is missing, and what to do."""
     if not tried:
-        return "no such namespace is in a context of your kubeconfig, and you may list none; name one whole with -n"
+        return (
+            "no such namespace is in a context of your kubeconfig, and you may list none",
+            "name one whole with -n",
+        )
     more = f" or {len(tried) - 1} more" if len(tried) > 1 else ""
-    return (
+    finding = (
         f"you may create a token neither of service account {_VIEW_ACCOUNT}, for all pods, nor of {_USUAL_ACCOUNT} in "
-        f"namespace {tried[0]}{more}, for its pods; an administrator gives you the first with the chart's value "
-        "operators.subjects, the second with the ClusterRole edit in that namespace"
+        f"namespace {tried[0]}{more}, for its pods"
     )
+    advice = (
+        "an administrator gives you the first with the chart's value operators.subjects, the second with the "
+        "ClusterRole edit in that namespace"
+    )
+    return finding, advice
 
 
 @asynccontextmanager

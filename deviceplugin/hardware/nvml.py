@@ -30,6 +30,7 @@ from deviceplugin.driver_root import DriverRoot
 from deviceplugin.errors import DriverMissingError, HardwareError, NvmlCallError
 
 SONAME = "libnvidia-ml.so.1"
+_CORRECT_ROOT = "correct --driver-root"
 SYSTEM_ROOT = Path("/")
 
 _DIRECTORIES = (
@@ -66,11 +67,12 @@ class NvmlLibrary:
         try:
             mapped = ctypes.CDLL(str(chosen))
         except OSError as error:
-            raise DriverMissingError(f"{chosen} cannot be loaded as NVML: {error}; correct --driver-root") from None
+            raise DriverMissingError(f"{chosen} cannot be loaded as NVML: {error}", advice=_CORRECT_ROOT) from None
         if not _answers_to_name(mapped):
             _unmap(mapped)
             raise DriverMissingError(
-                f"{chosen} is a library, but not the one that this process knows as {SONAME}; correct --driver-root"
+                f"{chosen} is a library, but not the one that this process knows as {SONAME}",
+                advice=_CORRECT_ROOT,
             )
         self._mapped = mapped
 
@@ -101,7 +103,7 @@ def _below(root: Path) -> Path:
         if found := DriverRoot(root).resolve(f"{directory}/{SONAME}"):
             return found
     raise DriverMissingError(
-        f"there is no {SONAME} below the driver root {root}; install the driver there or correct --driver-root"
+        f"there is no {SONAME} below the driver root {root}", advice=f"install the driver there or {_CORRECT_ROOT}"
     )
 
 
@@ -214,7 +216,8 @@ class Nvml:
         except pynvml.NVMLError as error:
             if error.value in _MISSING:
                 advice = _ADVICE[Status(error.value)]
-                raise DriverMissingError(f"no NVIDIA driver answers: NVML says {_said(error)!r}; {advice}") from None
+                finding = f"no NVIDIA driver answers: NVML says {_said(error)!r}"
+                raise DriverMissingError(finding, advice=advice) from None
             raise _failure("nvmlInit", error, None) from None
         self._open = True
         self.generation += 1
@@ -295,7 +298,8 @@ def _failure(function: str, error: Answer, about: Subject | None) -> NvmlCallErr
     advice = next((text for status, text in _ADVICE.items() if status == code), "see the kernel log (dmesg) for NVRM")
     subject = f" for {about}" if about else ""
     said = _said(error)
-    return NvmlCallError(f"{function} failed{subject}: NVML says {said!r} ({code}); {advice}", code=code, said=said)
+    finding = f"{function} failed{subject}: NVML says {said!r} ({code})"
+    return NvmlCallError(finding, code=code, said=said, advice=advice)
 
 
 def _garbled(function: str, about: Subject | None) -> NvmlCallError:

@@ -35,9 +35,9 @@ def refusal(code: int, body: bytes, what: str) -> KubeError:
     return refused(code, said, f"the API server refused to {what} ({code}{hint}): {one_line(said)}")
 
 
-def refused(code: int, said: str, message: str) -> KubeError:
+def refused(code: int, said: str, finding: str, *, advice: str = "") -> KubeError:
     """The error of this code with a sentence of the caller's."""
-    return _BY_CODE.get(code, KubeError)(message, code=code, said=one_line(said))
+    return _BY_CODE.get(code, KubeError)(finding, code=code, said=one_line(said), advice=advice)
 
 
 def words_of(body: bytes) -> str:

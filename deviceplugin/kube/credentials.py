@@ -234,16 +234,16 @@ def _of_service_account(folder: Path | None = None) -> Facts:
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{each}", "") for each in ("HOST", "PORT"))
     if not host:
         raise ConfigError(
-            "no kubeconfig was given and this process is not in a pod (KUBERNETES_SERVICE_HOST is not set); "
-            "pass --kubeconfig FILE"
+            "no kubeconfig was given and this process is not in a pod (KUBERNETES_SERVICE_HOST is not set)",
+            advice="pass --kubeconfig FILE",
         )
     try:
         token, ca = (_full(folder / each) for each in ("token", "ca.crt"))
     except OSError as error:
         why = f"{error.filename} cannot be read: {error.strerror}"
         raise ConfigError(
-            f"the pod's service account cannot be used: {why}; "
-            "set automountServiceAccountToken or pass --kubeconfig FILE"
+            f"the pod's service account cannot be used: {why}",
+            advice="set automountServiceAccountToken or pass --kubeconfig FILE",
         ) from None
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     header = _header(f"Bearer {token.decode(errors='replace').strip()}")
@@ -269,7 +269,8 @@ def _of_context(chosen: ChosenContext, source: str, login_s: float) -> Facts:
     cluster, user = chosen.cluster, chosen.user
     server = str(cluster.get("server", "")).rstrip("/")
     if not server.startswith(("http://", "https://")):
-        raise ConfigError(f"{source} names no server of the form https://HOST:PORT; set `server` of its cluster")
+        finding = f"{source} names no server of the form https://HOST:PORT"
+        raise ConfigError(finding, advice="set `server` of its cluster")
     given = login(chosen, source=source, longest_s=login_s) if chosen.is_login else _given(chosen, source)
     tls = server.startswith("https://")
     return Facts(
@@ -297,7 +298,8 @@ def _given(chosen: ChosenContext, source: str) -> Login:
         pair = f"{user['username']}:{user['password']}".encode()
         return Login(f"Basic {base64.b64encode(pair).decode()}")
     if chosen.credentials:
-        raise ConfigError(f"{chosen.credentials} of {source} give no credentials; log in again, or correct them")
+        finding = f"{chosen.credentials} of {source} give no credentials"
+        raise ConfigError(finding, advice="log in again, or correct them")
     return Login()
 
 
@@ -310,7 +312,8 @@ def _token(user: Json) -> str:
 def _header(text: str) -> str:
     header = text.strip()
     if not (header.isascii() and header.isprintable()):
-        raise ConfigError("the token for the API server holds characters that no HTTP header may hold; check its file")
+        finding = "the token for the API server contains characters that are not allowed in an HTTP header"
+        raise ConfigError(finding, advice="check its file")
     return header
 
 
@@ -334,9 +337,9 @@ def _proxy(cluster: Json, server: str) -> str | None:
         return None
     text = one_line(str(proxy))
     if text.startswith("socks"):
-        raise ConfigError(f"the proxy {text} to the API server is a SOCKS proxy; use an HTTP proxy")
+        raise ConfigError(f"the proxy {text} to the API server is a SOCKS proxy", advice="use an HTTP proxy")
     if not text.startswith(("http://", "https://")):
-        raise ConfigError(f"the proxy {text} to the API server is no http://HOST:PORT; use an HTTP proxy")
+        raise ConfigError(f"the proxy {text} to the API server is no http://HOST:PORT", advice="use an HTTP proxy")
     return text
 
 

@@ -79,7 +79,7 @@ async def test_who_holds_a_gpu_that_was_exchanged_is_told_to_go(short_tmp: Path)
 
 
 async def test_a_gpu_that_falls_off_the_bus_gets_nothing_new_and_comes_back(short_tmp: Path) -> None:
-    """One in MIG mode, and one that is closed to computing, are not offered either."""
+    """One in MIG mode, and one in compute mode prohibited, are not offered either."""
     async with node_with_agent(short_tmp, flags=FLAGS) as node:
         (uid,) = await run(node, share("on-it"))
         (lost,) = minors(node, uid)

@@ -331,7 +331,7 @@ async def test_what_the_caller_may_not_do_is_skipped_and_names_the_right(tmp_pat
     assert set(outcomes.values()) == {"skipped"}
     assert "get daemonsets in namespace kube-system" in found["agents"]["message"]
     assert "list nodes" in found["other-plugins"]["message"]
-    assert "operators.subjects" in found["scheduler"]["message"]
+    assert "operators.subjects" in found["scheduler"]["advice"]
     result = await vcuda(release, tmp_path, "doctor")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (3, "2 ok, 0 warning, 0 failed, 12 skipped")
     assert result.stderr.startswith("vcuda: nothing of the installation was checked, because you lack the rights")
@@ -426,7 +426,8 @@ async def test_nothing_installed_fails_with_what_to_do(tmp_path: Path) -> None:
     release.own_pods, release.objects = [], [{"metadata": {"name": "node-a", "uid": "a"}}]
     release.answers[f"{SERVICE}/view/cluster"] = refusal(404, 'services "https:vcuda-scheduler:https" not found')
     found = await findings(release, tmp_path)
-    assert "install the chart" in found["scheduler"]["message"]
+    assert found["scheduler"]["message"].startswith("no scheduler found: there is no service")
+    assert found["scheduler"]["advice"].startswith("install the chart")
     assert found["agents"]["outcome"] == found["scheduler-replicas"]["outcome"] == "failed"
 
 
@@ -449,7 +450,7 @@ async def test_without_an_answer_the_rest_is_skipped(tmp_path: Path) -> None:
     release = healthy()
     release.answers["/version"] = refusal(401, "Unauthorized")
     found = await findings(release, tmp_path)
-    assert (found["api-server"]["outcome"], "log in again" in found["api-server"]["message"]) == ("failed", True)
+    assert (found["api-server"]["outcome"], "log in again" in found["api-server"]["advice"]) == ("failed", True)
     rest = [each for name, each in found.items() if name != "api-server"]
     assert {each["message"] for each in rest} == {"api-server has failed"}
 

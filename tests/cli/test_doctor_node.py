@@ -170,7 +170,7 @@ async def test_gpus_that_take_no_pods_and_lost_ones_are_named(short_tmp: Path) -
         (short_tmp / "host/proc/driver/nvidia/version").write_text("NVRM version: NVIDIA UNIX x86_64 999.10.01\n")
         _, found = await here.doctor()
         assert found["gpu-modes"]["outcome"] == "warning"
-        assert "1 GPU in MIG mode, which get no pods: GPU 2" in found["gpu-modes"]["message"]
+        assert "1 GPU unavailable because of MIG mode: GPU 2" in found["gpu-modes"]["message"]
         assert found["device-nodes"]["outcome"] == "failed"
         assert found["device-nodes"]["message"].endswith("host/dev/nvidia5")
         assert "loaded kernel module of 999.10.01" in found["nvml"]["message"]

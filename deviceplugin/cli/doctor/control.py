@@ -49,7 +49,8 @@ async def api_server(facts: ClusterFacts) -> CheckResult:
         if error.code == _FORBIDDEN:
             raise
         return failed(
-            error.message, "correct the kubeconfig, or choose another context; kubectl version tries the same"
+            error.finding,
+            error.advice or "correct the kubeconfig, or choose another context; kubectl version tries the same",
         )
     version = _numbers(found)
     if version is None:
@@ -284,7 +285,7 @@ async def gpu_nodes(facts: ClusterFacts) -> CheckResult:
     if missing:
         return warning(
             f"{count(len(missing), 'node')} labelled as having NVIDIA GPUs, and nothing offers them: {named(missing)}",
-            "if vcuda shall share them, label them as the value gpuNodes says",
+            "to let vcuda share them, label the nodes as the value gpuNodes says",
         )
     if not ready:
         return skipped("no agent is ready")

@@ -81,9 +81,10 @@ async def _finding(check: Check[Subject], subject: Subject) -> CheckResult:
     try:
         return await check.run(subject)
     except KubeError as error:
-        return CheckResult(CheckOutcome.SKIPPED if error.code == _FORBIDDEN else CheckOutcome.FAILED, error.message)
+        made = skipped if error.code == _FORBIDDEN else failed
+        return made(error.finding, error.advice)
     except VcudaError as error:
-        return CheckResult(CheckOutcome.FAILED, error.message)
+        return failed(error.finding, error.advice)
     except OSError as error:
         return failed(_of_system(error), "run it with the rights of the agent, as root")
 

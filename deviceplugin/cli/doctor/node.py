@@ -108,7 +108,7 @@ async def nvml(subject: NodeSubject) -> CheckResult:
         found = await subject.discovery()
     except HardwareError as error:
         made = warning if settings.wait_for_driver else failed
-        return made(error.message, "correct --driver-root, or the driver; see dmesg for NVRM")
+        return made(error.finding, error.advice or "correct --driver-root, or the driver; see dmesg for NVRM")
     if found.failed or found.notes:
         return failed(
             f"{len(found.devices)} of {count(found.counted, 'GPU')} answer: "
@@ -143,12 +143,12 @@ async def modes(subject: NodeSubject) -> CheckResult:
     prohibited = [f"GPU {gpu.minor}" for gpu in gpus if gpu.compute_mode is ComputeMode.PROHIBITED]
     if mig:
         return warning(
-            f"{count(len(mig), 'GPU')} in MIG mode, which get no pods: {named(mig)}",
+            f"{count(len(mig), 'GPU')} unavailable because of MIG mode: {named(mig)}",
             "nvidia-smi -i GPU -mig 0, or leave the GPU to NVIDIA's device plugin",
         )
     if prohibited:
         return warning(
-            f"{count(len(prohibited), 'GPU')} in compute mode prohibited, which get no pods: {named(prohibited)}",
+            f"{count(len(prohibited), 'GPU')} unavailable because of compute mode prohibited: {named(prohibited)}",
             "nvidia-smi -i GPU -c DEFAULT",
         )
     return ok("no GPU is in MIG mode, or in compute mode prohibited")

@@ -113,7 +113,7 @@ def inventories(nodes: Sequence[NodeFacts], agents: Collection[str]) -> CheckRes
     if stale:
         return warning(
             f"{count(len(stale), 'node')} with an inventory and without a ready agent: {named(stale)}",
-            "start the agent there, or, where it shall not run any more, remove the node's annotation vcuda-inventory",
+            "start the agent there; on a node that is to have none, remove the annotation vcuda-inventory",
         )
     found = [each for each in nodes if each.has_inventory]
     if not found:

@@ -101,9 +101,9 @@ def _grant(
             )
     held = tuple(uuids[each.device] for each in devices)
     if len(set(held)) != len(held):
-        raise ClaimError(f"{what}: it has two parts of one GPU; a container holds one part of a GPU")
+        raise ClaimError(f"{what}: it has two parts of one GPU; a container can have only one")
     if len(held) > _MOST_GPUS:
-        raise ClaimError(f"{what}: it has {len(held)} GPUs; a container holds at most {_MOST_GPUS}")
+        raise ClaimError(f"{what}: it has {len(held)} GPUs; a container can have at most {_MOST_GPUS}")
     amounts = {(_whole(each, CORES, 1, what), _whole(each, MEMORY, BLOCK_BYTES, what)) for each in devices}
     if len(amounts) != 1:
         raise ClaimError(f"{what}: its GPUs do not have equal parts")

@@ -71,7 +71,7 @@ def test_what_cannot_be_prepared_is_said(subtests: pytest.Subtests) -> None:
         (claim(device("gpu-99")), "this node has no device gpu-99 in pool node-a"),
         (claim(replace(device(), pool="node-b")), "this node has no device gpu-0 in pool node-b"),
         (claim(device(), device()), "it has two parts of one GPU"),
-        (claim(*(device(name) for name in UUIDS)), "it has 20 GPUs; a container holds at most 16"),
+        (claim(*(device(name) for name in UUIDS)), "it has 20 GPUs; a container can have at most 16"),
         (claim(device(), device("gpu-1", 30)), "its GPUs do not have equal parts"),
         (claim(device(cores="20.5")), "41/2 cores of gpu-0 cannot be given"),
         (claim(device(blocks="0.5")), "134217728 memory of gpu-0 cannot be given"),
