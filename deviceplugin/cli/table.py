@@ -40,7 +40,7 @@ from deviceplugin.cli.terminal import (
     terminal_width,
 )
 from deviceplugin.errors import ConfigError
-from deviceplugin.model.units import BLOCK_BYTES, bytes_of, bytes_text
+from deviceplugin.model.units import bytes_text, memory_of, memory_text
 from deviceplugin.structs import replace
 
 GAP = "   "
@@ -228,11 +228,11 @@ def memory(size: float | None) -> str:
 
 
 def blocks(count: int) -> str:
-    return memory(count * BLOCK_BYTES)
+    return memory_text(count).replace(" ", "")
 
 
 def blocks_of(part: int, whole: int) -> str:
-    return bytes_of(part * BLOCK_BYTES, whole * BLOCK_BYTES, "/").replace(" ", "")
+    return memory_of(part, whole, "/").replace(" ", "")
 
 
 def cores(count: float | None) -> str:

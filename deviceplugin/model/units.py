@@ -80,21 +80,16 @@ def memory_text(blocks: int) -> str:
     return bytes_text(blocks * BLOCK_BYTES)
 
 
-def memory_of(part: int, whole: int) -> str:
-    """Blocks as `8 of 80 GiB`."""
-    return bytes_of(part * BLOCK_BYTES, whole * BLOCK_BYTES)
+def memory_of(part: int, whole: int, between: str = " of ") -> str:
+    """Blocks as `8 of 80 GiB`, both in the unit of the whole."""
+    unit, name = _unit(whole * BLOCK_BYTES)
+    return f"{_number(part * BLOCK_BYTES / unit)}{between}{_number(whole * BLOCK_BYTES / unit)} {name}"
 
 
 def bytes_text(size: float) -> str:
     """In MiB below 1 GiB, in TiB from 10 TiB on, else in GiB; the page has the same rule in format.js."""
     unit, name = _unit(size)
     return f"{_number(size / unit)} {name}"
-
-
-def bytes_of(part: float, whole: float, between: str = " of ") -> str:
-    """Both in the unit of the whole."""
-    unit, name = _unit(whole)
-    return f"{_number(part / unit)}{between}{_number(whole / unit)} {name}"
 
 
 def _unit(size: float) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from deviceplugin.ledger.grant import Grant
 from deviceplugin.model.allocation import ContainerRole, GpuShare
 from deviceplugin.model.gpu import ComputeMode, Gpu, GpuUuid, Inventory
 from deviceplugin.model.topology import UNKNOWN_DISTANCE, Level, TopologyNode
-from deviceplugin.model.units import BLOCK_MIB, CORES_PER_GPU
+from deviceplugin.model.units import CORES_PER_GPU, memory_of, memory_text
 from deviceplugin.observe.glyphs import BOXES, Glyphs
 from deviceplugin.observe.node_view import NodePicture
 from deviceplugin.observe.usage import GpuUsage, gpu_usage
@@ -79,7 +79,7 @@ class _Drawing:
         all_cores, all_blocks = CORES_PER_GPU * len(gpus), sum(gpu.blocks for gpu in gpus)
         yield (
             f"cores  {self._glyphs.bar(cores, all_cores, _WIDE_BAR)} {cores}/{all_cores}   "
-            f"memory {self._glyphs.bar(blocks, all_blocks, _WIDE_BAR)} {_gib(blocks)}/{_gib(all_blocks)} GiB"
+            f"memory {self._glyphs.bar(blocks, all_blocks, _WIDE_BAR)} {memory_of(blocks, all_blocks, '/')}"
         )
 
     def tree(self) -> Iterator[str]:
@@ -126,11 +126,11 @@ class _Drawing:
         taken = self._picture.taken_of(gpu.uuid)
         name = f"{row.prefix}{row.name}".ljust(width)
         cores = f"{self._glyphs.bar(taken.cores, CORES_PER_GPU, _BAR)} {taken.cores:>3}"
-        memory = f"{self._glyphs.bar(taken.blocks, gpu.blocks, _BAR)} {self._memory(gpu):>{self._digits}} GiB"
+        memory = f"{self._glyphs.bar(taken.blocks, gpu.blocks, _BAR)} {self._memory(gpu):>{self._digits}}"
         return f"{name}  {cores}  {memory}  {self._joined(*self._notes(gpu))}"
 
     def _memory(self, gpu: Gpu) -> str:
-        return f"{_gib(self._picture.taken_of(gpu.uuid).blocks)}/{_gib(gpu.blocks)}"
+        return memory_of(self._picture.taken_of(gpu.uuid).blocks, gpu.blocks, "/")
 
     def _notes(self, gpu: Gpu) -> Iterator[str]:
         health, sample = self._inventory.health_of(gpu.uuid), self._picture.samples.get(gpu.uuid)
@@ -138,7 +138,7 @@ class _Drawing:
         if not health.healthy:
             yield f"{self._glyphs.mark} unhealthy: {health.reason or 'no reason given'}"
         if gpu.mig_enabled or gpu.compute_mode is ComputeMode.PROHIBITED:
-            yield f"{self._glyphs.mark} {'MIG' if gpu.mig_enabled else 'compute mode prohibited'}, not given out"
+            yield f"{self._glyphs.mark} unavailable: {'MIG mode' if gpu.mig_enabled else 'compute mode prohibited'}"
         if gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS:
             yield "compute mode exclusive, allocated whole only"
         if gpu.uuid in self._picture.cordoned:
@@ -154,7 +154,7 @@ class _Drawing:
 
     def _share(self, grant: Grant, uuid: GpuUuid) -> str:
         share = _share_on(grant, uuid)
-        return f"{share.cores:>3} cores  {_gib(share.blocks):>5} GiB  {self._owner(grant)}"
+        return f"{share.cores:>3} cores  {memory_text(share.blocks):>9}  {self._owner(grant)}"
 
     def _owner(self, grant: Grant) -> str:
         role = grant.allocation.role
@@ -177,12 +177,6 @@ class _Drawing:
 
 def _share_on(grant: Grant, uuid: GpuUuid) -> GpuShare:
     return next(share for share in grant.allocation.shares if share.uuid == uuid)
-
-
-def _gib(blocks: int) -> str:
-    """Blocks in GiB: whole where they are, else to a tenth."""
-    gib = blocks * BLOCK_MIB / 1024
-    return f"{gib:.0f}" if gib == int(gib) or gib >= 1000 else f"{gib:.1f}"
 
 
 VERSION = 1

@@ -90,7 +90,7 @@ def test_a_gpu_that_gives_nothing_out_says_why_and_does_not_count_as_free() -> N
     closed = replace(gpu(1), compute_mode=ComputeMode.PROHIBITED)
     text = draw(node([gpu(0), closed], by_groups(2, (Level.PIX, 2))))
     assert "PIX  2 GPUs, 1 free" in text
-    assert "✗ compute mode prohibited, not given out" in text
+    assert "✗ unavailable: compute mode prohibited" in text
 
 
 def test_without_gpus_or_driver_the_picture_is_a_sentence() -> None:
