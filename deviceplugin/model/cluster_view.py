@@ -163,7 +163,7 @@ class GpuRow(msgspec.Struct, frozen=True):
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """One node with an agent, or with pods that hold GPUs. `problem`: why it takes no pods; empty if it takes them.
+    """One node with an agent, or with pods that hold GPUs. `problem`: why it is unavailable; empty if it is not.
 
     `free_gpus`: available GPUs of which nothing is allocated. `gpus` is empty unless the caller asked for GPUs.
     `live_error`: why there is no live use, where it was asked for; empty otherwise. `live` and the last three are of

@@ -122,7 +122,9 @@ REFUSED_CONNECTIONS = Family(
     "Connections to vcuda.sock that sent what gpu-manager's client never sends, were silent, or ended before their "
     "call was whole; the log says of which container.",
 )
-REPAIRS = Family("vcuda_ledger_repairs_total", "counter", "Grants whose owner was corrected from kubelet's checkpoint.")
+REPAIRS = Family(
+    "vcuda_ledger_repairs_total", "counter", "Allocations whose container was corrected from kubelet's checkpoint."
+)
 LAST_EVENT = Family(
     "vcuda_watch_last_event_timestamp_seconds",
     "gauge",
