@@ -248,7 +248,7 @@ def _state(places: tuple[Path, ...], mirror: Path) -> CheckResult:
         )
     rooms = map(os.statvfs, existing.values())
     free = min(each.f_bavail * each.f_frsize for each in rooms)
-    text = f"{free >> 20} MiB free for journal, grants and driver mirror"
+    text = f"{free >> 20} MiB free for the journal, files of containers and the driver mirror"
     if free < _LEAST_ROOM:
         return failed(f"only {text}", "make room; without it no GPU is allocated")
     if free < _ROOM:
