@@ -19,7 +19,7 @@ NODE_TABLES = (
     r"greedy-bob +4096 MiB +4096 MiB +40\d\d MiB +then CUDA_ERROR_OUT_OF_MEMORY",
 )
 CLUSTER_TABLES = (
-    r"share asks for tencent.com/vcuda-core: 20, tencent.com/vcuda-memory: 8$",
+    r"share asks for tencent.com/vcuda-core: 20, tencent.com/vcuda-memory-mib: 2048$",
     r"hami asks for nvidia.com/gpu: 2, nvidia.com/gpumem: 4096, nvidia.com/gpucores: 30$",
     r"is stored with tencent.com/vcuda-gpus: main=2, tencent.com/vcuda-core: 60,",
     r"typo asks for 150 cores and was refused: .*\n.* write 100 or 200$",
