@@ -63,8 +63,19 @@ async function load(signal) {
       shown.pages = [''];
       return load(signal);
     }
-    if (error instanceof Refusal && error.status === 403) showTotals(await totalsOf());
+    if (error instanceof Refusal && (error.status === 403 || error.status === 404) && !signal.aborted) await refused(error, totalsOf, signal);
     throw error;
+  }
+}
+
+/** The sentence first: agents may be slow. */
+async function refused(error, totalsOf, signal) {
+  failed(error);
+  for (const live of shown.cluster === null ? [undefined, 1] : [1]) {
+    const cluster = await totalsOf(live);
+    if (signal.aborted) return;
+    shown.cluster = cluster;
+    showTotals(cluster);
   }
 }
 
@@ -127,6 +138,7 @@ function say(id, text) {
 }
 
 const refresh = new Refresh(load, failed);
+document.documentElement.dataset.runs = '';
 
 function go() {
   const route = routeOf(location.hash);

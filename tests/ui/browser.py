@@ -36,6 +36,7 @@ class Visit:
     requests: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     disturbed: bool = False
+    longest_ms: int = 20_000
 
     def strangers(self, url: str) -> list[str]:
         """Requests to anybody but the server."""
@@ -48,14 +49,21 @@ class Visit:
         """Once more where another test changed the machine's network: then the browser drops what is under way."""
         for attempt in range(_ATTEMPTS):
             try:
-                await self.page.goto(url)
-                await self.page.wait_for_selector("main[aria-busy=false]", timeout=20_000)
+                await self._load(url, again=attempt > 0)
+                await self.page.wait_for_selector("main[aria-busy=false]", timeout=self.longest_ms)
             except Error as error:
                 is_disturbed = self.disturbed or _DISTURBED in error.message or _ERROR_PAGE in error.message
                 if attempt + 1 == _ATTEMPTS or not is_disturbed:
                     raise
             else:
                 return
+
+    async def _load(self, url: str, *, again: bool) -> None:
+        """To go to the address where the page is already, with its fragment, loads nothing."""
+        if again and self.page.url.startswith(url.partition("#")[0]):
+            await self.page.reload()
+        else:
+            await self.page.goto(url)
 
 
 @asynccontextmanager

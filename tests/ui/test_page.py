@@ -1,18 +1,19 @@
 """The page in a real browser, before a real server of the scheduler with a made-up cluster."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from deviceplugin.model.units import bytes_text
 from tests.cluster.extender.makers import node
 from tests.cluster.view.claims import allocated, claiming, offer
 from tests.own_network import own_network
 from tests.ui.browser import launched, visiting
-from tests.ui.cluster import A100, T4, MadeCluster, serving, usual
+from tests.ui.cluster import A100, T4, MadeCluster, large, serving, usual
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOSTILE = "<img src=x onerror=document.title='owned'>\"'&<script>document.title='owned'</script>"
@@ -163,6 +164,55 @@ async def test_a_pod_that_has_ended_is_said_to_be_gone(browser: Browser) -> None
         await expect(visit.page.locator("#trouble")).to_be_hidden()
         await visit.page.get_by_role("link", name="Back to the list").click()
         await expect(visit.page.locator("h1")).to_have_text("Pods")
+
+
+async def test_what_is_not_there_has_the_totals_of_the_cluster(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        for where, why in (("pods/serving/gone", "No pod serving/gone"), ("nodes/gone", "No node 'gone'")):
+            await visit.page.goto("about:blank")
+            await visit.open(f"{url}/ui/#/{where}")
+            await expect(visit.page.locator("main")).to_contain_text(why)
+            await expect(visit.page.locator("#clock")).to_contain_text("Updated")
+            await expect(visit.page.locator("#totals .card")).to_have_count(5)
+            await expect(visit.page.locator("#totals")).to_contain_text("1,072 used")
+
+
+async def test_a_module_that_does_not_arrive_is_said(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.page.route("**/ui/pods.js", lambda route: route.abort())
+        await visit.page.goto(f"{url}/ui/")
+        await expect(visit.page.locator("#trouble")).to_contain_text("The page could not be loaded")
+        await expect(visit.page.locator("#clock")).to_have_text("Not loaded")
+        await visit.page.unroute("**/ui/pods.js")
+        await visit.page.reload()
+        await expect(visit.page.locator(".nodes > li")).to_have_count(8)
+        await expect(visit.page.locator("#trouble")).to_be_hidden()
+
+
+async def test_a_module_that_is_late_is_said_until_it_comes(browser: Browser) -> None:
+    """The time passes without waiting for it."""
+    async with serving(usual()) as url, visiting(browser) as visit:
+        late = asyncio.Event()
+
+        async def wait(route: Route) -> None:
+            await late.wait()
+            await route.continue_()
+
+        await visit.page.add_init_script("const real = setTimeout; window.setTimeout = (f, ms) => real(f, ms / 50);")
+        await visit.page.route("**/ui/pods.js", wait)
+        await visit.page.goto(f"{url}/ui/", wait_until="commit")
+        await expect(visit.page.locator("#trouble")).to_contain_text("The page could not be loaded")
+        late.set()
+        await expect(visit.page.locator(".nodes > li")).to_have_count(8)
+        await expect(visit.page.locator("#trouble")).to_be_hidden()
+
+
+async def test_a_visit_loads_again_what_was_lost(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        visit.disturbed, visit.longest_ms = True, 2000
+        await visit.page.route("**/ui/pods.js", lambda route: route.abort(), times=1)
+        await visit.open(f"{url}/ui/#/namespaces")
+        await expect(visit.page.locator("h1")).to_have_text("Namespaces")
 
 
 async def test_a_tenant_sees_his_pods_and_the_other_namespaces_as_sums(browser: Browser) -> None:
@@ -361,6 +411,18 @@ async def test_it_is_readable_light_dark_wide_and_narrow(browser: Browser, schem
         assert (sum(map(int, re.findall(r"\d+", back))) < 200) == (scheme == "dark")
 
 
+@pytest.mark.parametrize("width", [360, 390, 500])
+async def test_no_number_is_cut_on_a_phone(browser: Browser, width: int) -> None:
+    for made in (usual(), large()):
+        async with serving(made) as url, visiting(browser, size=(width, 740)) as visit:
+            for where in ("namespaces", "pods", "pending", "pods/serving/chat-7b-00"):
+                await visit.open(f"{url}/ui/#/{where}")
+                await visit.page.wait_for_load_state("networkidle")
+                assert await visit.page.evaluate(_CUT) == [], where
+
+
+_CUT = """[...document.querySelectorAll('td')].filter((e) => e.scrollWidth > e.clientWidth + 1)
+    .map((e) => `${e.dataset.name} ${e.textContent}`)"""
 _SCREENS = (
     *("nodes", "nodes/gpu-a100-1", "namespaces", "pods", "pending", "events"),
     *("pods/research/sweep-11", "pods/serving/chat-7b-00"),
