@@ -106,6 +106,13 @@ class ServingSettings:
         "Address of Grafana with the chart's dashboards, to which the page links; empty: no links.",
         types.OPTIONAL_URL,
     )
+    node_label: str = setting(
+        "node-label",
+        "",
+        "Label of the nodes on which the agent runs, KEY=VALUE or KEY, which the page of an empty cluster says to set; "
+        "empty: none.",
+        types.TEXT,
+    )
     drain: float = setting(
         "drain",
         5.0,

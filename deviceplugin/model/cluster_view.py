@@ -137,7 +137,8 @@ class HolderRow(msgspec.Struct, frozen=True):
 
 
 class GpuRow(msgspec.Struct, frozen=True):
-    """One GPU. `reason` says why it is not `available` for new pods (unhealthy, cordoned, MIG); empty if it is.
+    """One GPU. `reason` says why it is not `available` for new pods (unhealthy, cordoned, MIG, the node's `problem`);
+    empty if it is.
 
     `pods` counts the pods and shared claims that hold a part; `holders` names them, if the caller asked for that.
 
@@ -207,6 +208,8 @@ class ClusterView(Head, frozen=True, kw_only=True):
     `gpus_of_unavailable_nodes`: how many of the unavailable GPUs are on nodes with a problem. What is used is null
     unless the caller asked for it: `cores_used` is the utilization of `gpus_measured` GPUs added up, and
     `memory_used_bytes` is of all GPUs whose agents answer.
+
+    `namespace`: of vcuda. `node_label`: of the nodes on which the agent runs, KEY=VALUE or KEY.
     """
 
     scheduler_version: str
@@ -229,6 +232,9 @@ class ClusterView(Head, frozen=True, kw_only=True):
     gpus_measured: int | None = None
     gpus_of_unavailable_nodes: int = 0
     grafana_url: str = ""
+    namespace: str = ""
+    resource_domain: str = ""
+    node_label: str = ""
 
 
 class NodesView(Head, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.extender.turns import Turns
 from deviceplugin.cluster.http.server import SchedulerServer
 from deviceplugin.cluster.view.live import LiveUse
+from deviceplugin.cluster.view.views import Installation
 from deviceplugin.cluster.webhook.review import AdmissionWebhook
 from deviceplugin.config.scheduler import Election, SchedulerSettings
 from deviceplugin.errors import VcudaError, first_error
@@ -126,6 +127,16 @@ async def _serve(settings: SchedulerSettings) -> None:
             await live.close()
 
 
+def _installation(settings: SchedulerSettings) -> Installation:
+    return Installation(
+        version=__version__,
+        namespace=settings.cluster.namespace,
+        resource_domain=settings.cluster.resource_domain,
+        node_label=settings.serving.node_label,
+        grafana_url=settings.serving.grafana_url,
+    )
+
+
 async def _work(settings: SchedulerSettings, client: ClusterClient, live: LiveUse, stop: asyncio.Event) -> None:
     began = time.monotonic()
     relax_while_listing()
@@ -149,9 +160,7 @@ async def _work(settings: SchedulerSettings, client: ClusterClient, live: LiveUs
         certificates=certificates,
         names=settings.names,
         link=link,
-        views=ViewService(
-            extender, leadership, client, live, version=__version__, grafana_url=settings.serving.grafana_url
-        ),
+        views=ViewService(extender, leadership, client, live, _installation(settings)),
         loopback_only=settings.callers.ca_file is None or settings.leader.election is Election.KUBE_SCHEDULER,
         clients=() if settings.callers.ca_file is None else settings.callers.names,
         volcano=volcano,

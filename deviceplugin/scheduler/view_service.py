@@ -31,7 +31,7 @@ from deviceplugin.cluster.view.query import (
     nodes_query,
     pods_query,
 )
-from deviceplugin.cluster.view.views import ClusterViews, Replica
+from deviceplugin.cluster.view.views import ClusterViews, Installation, Replica
 from deviceplugin.errors import ParseError
 from deviceplugin.model.cluster_view import (
     ClusterView,
@@ -79,13 +79,12 @@ class ViewService:
         leadership: Leadership,
         reviews: Reviews,
         live: LiveUse,
+        installation: Installation,
         *,
-        version: str,
-        grafana_url: str = "",
         wall: Callable[[], float] = time.time,
     ) -> None:
         def replica() -> Replica:
-            return Replica(leadership.identity, leadership.leader, version, grafana_url)
+            return Replica(leadership.identity, leadership.leader, installation)
 
         self._views = ClusterViews(extender.cache, extender.verdicts, extender.recent_events, replica)
         self._viewers = Viewers(reviews)

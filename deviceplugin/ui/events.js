@@ -2,7 +2,7 @@
    In: EventsView. Out: elements. Invariant: the newest stands first. */
 
 import { h } from './dom.js';
-import { age, clock, count, plural } from './format.js';
+import { age, capital, clock, count, plural } from './format.js';
 import { empty, namespaces, nodeAddress, otherLink, pager, podName, rowLink, search, select } from './parts.js';
 
 export const LIMIT = 100;
@@ -39,7 +39,7 @@ function row(event, now) {
   const often = event.count > 1 && h('span', { class: 'small' }, ` ${count(event.count)} times, the first ${age(event.first, now)} ago`);
   return h('tr', { 'data-key': `${event.kind} ${event.uid} ${event.node} ${event.at} ${event.sentence}` },
     h('td', {}, h('time', { datetime: new Date(event.at * 1000).toISOString(), title: `${age(event.at, now)} ago` }, clock(event.at))),
-    h('td', {}, h('span', { class: `stage ${isTrouble(event) ? 'pending' : ''}` }, event.kind)),
+    h('td', {}, h('span', { class: `stage ${isTrouble(event) ? 'pending' : ''}` }, event.kind === 'gpu' ? 'GPU' : capital(event.kind))),
     h('td', {}, isPod ? podName(event) : node, isPod && node && h('span', { class: 'dim' }, ' on ', node)),
     h('td', {}, event.sentence, often));
 }

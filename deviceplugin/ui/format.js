@@ -9,6 +9,7 @@ export const isKnown = (number) => number !== null && number !== undefined;
 export const count = (number) => whole.format(number);
 export const cores = (number) => (isKnown(number) ? count(Math.abs(number) < 10 ? Math.round(number * 10) / 10 : Math.round(number)) : '–');
 export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? '' : 's'}`;
+export const capital = (text) => `${text.slice(0, 1).toUpperCase()}${text.slice(1)}`;
 export const share = (part, all) => (all > 0 ? Math.min(100, Math.max(0, (100 * part) / all)) : 0);
 export const percent = (number) => (isKnown(number) ? `${Math.round(number)} %` : '–');
 /** The sum of what is known, null if nothing is. */

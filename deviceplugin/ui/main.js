@@ -5,7 +5,7 @@
 import { Api, Refusal } from './api.js';
 import { h, morph } from './dom.js';
 import * as events from './events.js';
-import { clock, count } from './format.js';
+import { capital, clock, count } from './format.js';
 import * as namespaces from './namespaces.js';
 import * as node from './node.js';
 import * as nodes from './nodes.js';
@@ -99,6 +99,7 @@ function showTotals(cluster) {
   morph(by('totals'), totals(cluster));
   by('pending-count').textContent = cluster.pods_pending ? count(cluster.pods_pending) : '';
   by('clock').textContent = `Updated ${clock(cluster.at)}`;
+  if (cluster.namespace) by('installed-in').textContent = cluster.namespace;
   by('foot').textContent = `vcuda ${cluster.scheduler_version} · answered by ${cluster.replica} · leader ${cluster.leader || 'not known'}`;
 }
 
@@ -111,7 +112,8 @@ function failed(error, seconds) {
   if (error instanceof Refusal && error.status === 403) {
     by('view').replaceChildren();
     by('view').setAttribute('aria-busy', 'false');
-    say('trouble', api.hasKey || api.hasToken ? `${sentence(error.message)}.` : `${sentence(error.message.split(';')[0])}. Paste a token by the button Token…`);
+    const isUnknown = !api.hasKey && !api.hasToken && error.message.includes('show a token');
+    say('trouble', isUnknown ? `${sentence(error.message.split(';')[0])}. Paste a token by the button Token…` : `${sentence(error.message)}.`);
     return;
   }
   if (error instanceof Refusal && error.status === 404) {
@@ -129,7 +131,7 @@ function failed(error, seconds) {
 
 /** Who says it: the scheduler, of itself. */
 const said = ({ message }) => (message.startsWith('not ready yet') ? `the scheduler is ${message}` : /scheduler|vcuda ui/.test(message) ? message : `the scheduler says: ${message}`);
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1).replace(/\.$/, '')}`;
+const sentence = (text) => capital(text.replace(/\.$/, ''));
 
 function say(id, text) {
   const place = by(id);

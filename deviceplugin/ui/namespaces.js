@@ -3,7 +3,7 @@
 
 import { h } from './dom.js';
 import { cores, count, isKnown, lasting, percent, share, total } from './format.js';
-import { CORES, MEMORY, coresCell, empty, memoryCell, namespaces, order, pager, rowLink, search, select } from './parts.js';
+import { CORES, MEMORY, coresCell, empty, memoryCell, namespaces, order, pager, rowLink, search, select, useNote } from './parts.js';
 
 export const LIMIT = 100;
 const SORTS = [['', 'name'], ['idle:desc', 'most idle'], ['used:desc', 'most cores used'], ['cores:desc', 'most cores allocated'],
@@ -22,8 +22,9 @@ export function draw(found, route) {
       search('namespace', 'Namespace', route.query.namespace ?? '', 'first letters'),
       select('sort', 'Order', route.query.sort ?? '', SORTS)),
     found.items.length || found.others ? table(found) : empty('No namespace with GPU pods matches.'),
+    found.items.length > 0 && useNote(),
     pager(route, route.page, found.items.length, found.total, found.more),
-  ];
+  ].filter(Boolean);
 }
 
 function table(found) {

@@ -4,7 +4,7 @@
 import { h } from './dom.js';
 import { count, cores, isKnown, lasting, memory, percent, plural } from './format.js';
 import { bar, blocks, blocksOf, claimNote, empty, grafana, pair, podName, stage } from './parts.js';
-import { gpuLabel, usedMemory } from './nodes.js';
+import { gpuLabel, unavailable, usedMemory } from './nodes.js';
 
 export async function load(api, route, signal, live) {
   return api.get(`view/nodes/${encodeURIComponent(route.names[0])}`, { live: live ? 1 : undefined }, signal);
@@ -15,7 +15,7 @@ export function draw(found, route, cluster) {
   return [
     h('p', { class: 'path' }, h('a', { href: '#/nodes', 'data-action': 'up' }, 'Nodes'), ' / '),
     h('h1', {}, node.node),
-    node.problem && h('p', { class: 'problem' }, node.problem),
+    node.problem && h('p', { class: 'problem' }, `unavailable: ${node.problem}`),
     node.live_error && h('p', { class: 'small warn' }, `Use is not known: ${node.live_error}`),
     facts(node),
     grafana(cluster, 'vcuda-node', { node: node.node }),
@@ -41,8 +41,8 @@ function card(gpu, chosen) {
   const live = gpu.live;
   const memoryUsed = usedMemory(live, gpu.blocks);
   return h('section', { class: `gpu-card${gpu.available ? '' : ' unavailable'}${chosen ? ' chosen' : ''}`, 'data-key': gpu.uuid, 'aria-label': gpuLabel(gpu) },
-    h('h2', {}, `GPU ${gpu.minor}`, h('span', { class: 'small' }, gpu.model, gpu.numa === null ? '' : ` · NUMA ${gpu.numa}`, gpu.source === 'claim' && ' · for claims')),
-    !gpu.available && h('p', { class: 'problem' }, gpu.reason || 'unavailable'),
+    h('h2', {}, `GPU ${gpu.minor}`, h('span', { class: 'small' }, gpu.model, gpu.numa === null ? '' : ` · NUMA ${gpu.numa}`, gpu.source === 'claim' && ' · for claims', isFree(gpu) && ' · free')),
+    !gpu.available && h('p', { class: 'problem' }, unavailable(gpu)),
     line('Cores', `${cores(gpu.cores_allocated)} of 100`, live?.utilization_percent == null ? '' : `${percent(live.utilization_percent)} busy`,
       bar('cores', gpuLabel(gpu), gpu.cores_allocated, 100, live?.utilization_percent)),
     line('Memory', blocksOf(gpu.blocks_allocated, gpu.blocks), live?.memory_used_bytes == null ? '' : `${memory(live.memory_used_bytes)} used`,
@@ -55,9 +55,10 @@ function card(gpu, chosen) {
 /** What the table does not name: the caller may not read about every pod. */
 function others(gpu) {
   const hidden = gpu.pods - new Set(gpu.holders.map((each) => each.uid)).size;
-  if (hidden > 0) return `${plural(hidden, 'pod')} of namespaces that you may not read.`;
-  return gpu.available && !gpu.pods && 'Nothing of it is allocated.';
+  return hidden > 0 && `${plural(hidden, 'pod')} of namespaces that you may not read.`;
 }
+
+const isFree = (gpu) => gpu.available && !gpu.cores_allocated && !gpu.blocks_allocated;
 
 function line(name, allocated, used, drawn) {
   return h('div', { class: 'line' }, h('span', {}, name), h('span', { class: 'small' }, allocated), h('span', { class: 'small right' }, used), drawn);

@@ -6,7 +6,7 @@ import { BLOCK, cores, count, isKnown, percent, plural, rounded, share } from '.
 import { amount, bar, blocksOf, empty, gpuAddress, nodeAddress, order, pager, rowLink, search, select } from './parts.js';
 
 export const LIMIT = 50;
-const STATES = [['', 'all'], ['free', 'with a free GPU'], ['problem', 'with a problem']];
+const STATES = [['', 'all'], ['free', 'with a free GPU'], ['problem', 'with unavailable GPUs']];
 const SORTS = [['', 'name'], ['idle:desc', 'most idle'], ['used:desc', 'most used'], ['used:asc', 'least used'],
   ['cores:desc', 'most cores allocated'], ['cores:asc', 'fewest cores allocated'], ['memory:desc', 'most memory allocated'], ['free:desc', 'most free GPUs']];
 
@@ -27,24 +27,25 @@ export function draw(found, route, cluster) {
       select('state', 'State', route.query.state ?? '', STATES),
       select('sort', 'Order', route.query.sort ?? '', SORTS)),
     legend(),
-    found.items.length ? h('ul', { class: 'nodes' }, found.items.map(row)) : nothing(route),
+    found.items.length ? h('ul', { class: 'nodes' }, found.items.map(row)) : nothing(route, cluster?.node_label),
     pager(route, route.page, found.items.length, found.total, found.more),
   ];
 }
 
-function nothing(route) {
+function nothing(route, label) {
   if (['name', 'model', 'state'].some((each) => route.query[each])) return empty('No node matches the filter.');
+  const labels = label && label.split(',').map((each) => (each.includes('=') ? each : `${each}=`)).join(' ');
   return h('div', { class: 'empty' },
-    h('p', {}, 'No node has GPUs managed by vcuda yet. Label a node that has a GPU, and the agent starts there:'),
-    h('pre', {}, 'kubectl label node NODE nvidia-device-enable=enable'),
-    h('p', {}, 'Its GPUs are here within a minute. If they are not, this says what is missing:'),
+    h('p', {}, `No node has GPUs managed by vcuda yet.${label ? ' Label a node that has a GPU, and the agent starts there:' : ''}`),
+    label && h('pre', {}, `kubectl label node NODE ${labels}`),
+    h('p', {}, label ? 'Its GPUs are here within a minute. If they are not, this says what is missing:' : 'This says what is missing:'),
     h('pre', {}, 'kubectl vcuda doctor'));
 }
 
 function legend() {
   return h('p', { class: 'legend', 'aria-hidden': 'true' },
-    h('span', { class: 'key cores' }), 'cores', h('span', { class: 'key memory' }), 'memory allocated',
-    h('span', { class: 'key used' }), 'used', h('span', { class: 'key unavailable' }), 'unavailable');
+    [['cores', 'cores allocated'], ['memory', 'memory allocated'], ['used', 'used'], ['unavailable', 'unavailable']].map(([kind, text]) =>
+      h('span', {}, h('i', { class: `key ${kind}` }), text)));
 }
 
 function row(node) {
@@ -55,7 +56,7 @@ function row(node) {
     h('div', { class: 'who' },
       rowLink({ href: nodeAddress(node.node), class: 'name', title: node.node, 'aria-label': `${node.node}: ${label}` }, node.node),
       h('span', { class: 'small' }, [models || 'GPUs not known', plural(node.pods, 'pod')].join(' · ')),
-      node.problem && h('span', { class: 'problem' }, node.problem),
+      node.problem && h('span', { class: 'problem' }, `unavailable: ${node.problem}`),
       !node.problem && node.live_error && h('span', { class: 'small warn' }, `use not known: ${node.live_error}`)),
     h('div', { class: 'sums' },
       sum(amount(node), isKnown(node.cores_used) && `${cores(node.cores_used)} used`), bar('cores', '', node.cores_allocated, node.cores, busy),
@@ -68,9 +69,11 @@ const sum = (text, used) => h('span', { class: 'small sum' }, h('span', {}, text
 
 export const usedMemory = (live, all) => (isKnown(live?.memory_used_bytes) ? share(live.memory_used_bytes, all * BLOCK) : null);
 
+export const unavailable = (gpu) => `unavailable${gpu.reason && `: ${gpu.reason}`}`;
+
 export function gpuLabel(gpu) {
   const use = isKnown(gpu.live?.utilization_percent) ? `, ${percent(gpu.live.utilization_percent)} busy` : '';
-  const closed = gpu.available ? '' : `; unavailable${gpu.reason && `: ${gpu.reason}`}`;
+  const closed = gpu.available ? '' : `; ${unavailable(gpu)}`;
   return `GPU ${gpu.minor}: ${gpu.cores_allocated} of 100 cores, ${blocksOf(gpu.blocks_allocated, gpu.blocks)} allocated${use}${closed}`;
 }
 

@@ -3,7 +3,7 @@
    is reached by keys (`rowLink`); the others are on the page that it opens. */
 
 import { h } from './dom.js';
-import { BLOCK, cores, isKnown, memory, memoryOf, share } from './format.js';
+import { BLOCK, capital, cores, isKnown, memory, memoryOf, share } from './format.js';
 
 /** What is allocated of all, and what is used (percent of all; null where not known). Without a label it stands in something labelled. */
 export function bar(kind, label, allocated, all, used = null) {
@@ -31,7 +31,7 @@ function measured(name, kind, allocated, used, text) {
 export const CORES = 'Cores, used of allocated';
 export const MEMORY = 'Memory, used of allocated';
 
-/** Without `used` of a pod that has no node. */
+/** Without `used` of a pod that has no node: what it requests. */
 export function coresCell(allocated, used) {
   return measured('Cores', 'cores', allocated, used, used === undefined ? cores(allocated) : `${cores(used)} of ${cores(allocated)}`);
 }
@@ -39,6 +39,14 @@ export function coresCell(allocated, used) {
 export function memoryCell(number, used) {
   return measured('Memory', 'memory', number * BLOCK, used, used === undefined || !number ? allocatedMemory(number) : memoryOf(used, number * BLOCK));
 }
+
+/** Of a pod without a node, among others: it is in no sum of what is allocated. */
+export function requested(name, text) {
+  return h('td', { class: 'num', 'data-name': name }, text, h('span', { class: 'small' }, 'requested'));
+}
+
+export const useNote = () => h('p', { class: 'small note' },
+  'Used: by the containers. The cards above show the utilization of whole GPUs, as the driver measures it.');
 
 export function pair(allocated, used) {
   return [h('span', {}, allocated), used !== null && h('span', { class: 'small' }, `${used} used`)];
@@ -77,7 +85,7 @@ export function grafana(cluster, dashboard, variables) {
   return h('p', {}, h('a', { href: `${cluster.grafana_url.replace(/\/+$/, '')}/d/${dashboard}?${query}`, rel: 'noreferrer' }, 'Longer history in Grafana'));
 }
 
-export const stage = (text) => h('span', { class: `stage ${['pending', 'reserved', 'bound'].find((each) => each === text) ?? ''}` }, text);
+export const stage = (text) => h('span', { class: `stage ${['pending', 'reserved', 'bound'].find((each) => each === text) ?? ''}` }, capital(text));
 
 export const empty = (...text) => h('p', { class: 'empty' }, ...text);
 

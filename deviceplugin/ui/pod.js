@@ -4,7 +4,7 @@
 
 import { Refusal } from './api.js';
 import { h } from './dom.js';
-import { BLOCK, age, cores, count, isKnown, lasting, memory, minute, plural } from './format.js';
+import { BLOCK, age, cores, count, isKnown, lasting, memory, minute, plural, total } from './format.js';
 import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, gpuAddress, grafana, memoryCell, nodeAddress, stage } from './parts.js';
 import { amounts, ranges } from './pods.js';
 
@@ -41,10 +41,11 @@ export function draw(found, route, cluster) {
     found.why && !found.why.node && reason(found.why),
     row?.reason && row.stage !== 'pending' && h('p', { class: 'problem' }, row.reason),
     row && facts(row, found.pod.at),
-    row && containers(row),
+    row?.node && containers(row),
     row?.node && history(found.pod, row),
-    row && grafana(cluster, 'vcuda-namespace', { namespace, pod: name }),
+    row?.node && grafana(cluster, 'vcuda-namespace', { namespace, pod: name }),
     found.why && explanation(found.why),
+    row && !row.node && row.containers.length > 1 && requests(row),
   ].flat(2).filter(Boolean);
 }
 
@@ -56,20 +57,31 @@ function reason(why) {
 
 function facts(row, now) {
   const has = amounts(row);
-  const text = `${cores(has.cores)} cores, ${allocatedMemory(has.blocks)}`;
-  const pairs = [[row.node ? 'Allocated' : 'Asked for', text], ['Node', row.node ? h('a', { href: nodeAddress(row.node) }, row.node) : 'none yet'],
+  const text = (amount) => `${cores(amount.cores)} cores, ${allocatedMemory(amount.blocks)}`;
+  const pairs = [['Requested', text(has)], has.shares.length > 0 && ['Allocated', text(allocated(has.shares))], ['Node', row.node ? h('a', { href: nodeAddress(row.node) }, row.node) : 'none yet'],
     ['Age', age(row.created, now)], ['Priority', count(row.priority)], ['Scheduler', row.scheduler || '–'], row.gang && ['Gang', row.gang]];
   return h('dl', { class: 'facts' }, pairs.filter(Boolean).map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
 }
 
+const allocated = (shares) => ({ cores: total(shares.map((each) => each.cores)), blocks: total(shares.map((each) => each.blocks)) });
+
 function containers(row) {
   const parts = row.containers.flatMap((each) => (each.shares.length ? each.shares.map((share) => [each, share]) : [[each, null]]));
-  const columns = [['Container', 'main'], ['GPU', ''], [row.node ? CORES : 'Cores', 'num'], ['Limit now', 'num'],
-    [row.node ? MEMORY : 'Memory', 'num'], ['Most memory', 'num'], ['Refused', 'num'], ['Throttled', 'num']];
+  return table('Containers, their GPUs, limits and use', [['Container', 'main'], ['GPU', ''], [CORES, 'num'], ['Limit now', 'num'],
+    [MEMORY, 'num'], ['Most memory', 'num'], ['Refused', 'num'], ['Throttled', 'num']], parts.map(([container, share]) => part(row.node, container, share)));
+}
+
+/** Of a pod without a node: nothing is measured. */
+function requests(row) {
+  return [h('h2', {}, 'Containers'), table('Containers and what they request', [['Container', 'main'], ['Cores requested', 'num'], ['Memory requested', 'num']],
+    row.containers.map((each) => h('tr', { 'data-key': each.name }, h('td', { class: 'main' }, each.name, ' ', claimNote(each)), coresCell(each.cores), memoryCell(each.blocks))))];
+}
+
+function table(caption, columns, rows) {
   return h('div', { class: 'scroll' }, h('table', { class: 'list' },
-    h('caption', { class: 'hidden' }, 'Containers, their GPUs, limits and use'),
+    h('caption', { class: 'hidden' }, caption),
     h('thead', {}, h('tr', {}, columns.map(([name, kind]) => h('th', { scope: 'col', class: kind }, name)))),
-    h('tbody', {}, parts.map(([container, share]) => part(row.node, container, share)))));
+    h('tbody', {}, rows)));
 }
 
 function part(node, container, share) {
@@ -77,9 +89,9 @@ function part(node, container, share) {
   return h('tr', { 'data-key': `${container.name} ${share?.uuid ?? ''}` },
     h('td', { class: 'main' }, container.name, ' ', claimNote(container), (container.over_limit ?? []).map((text) => h('span', { class: 'problem' }, text))),
     h('td', { 'data-name': 'GPU', class: 'whole span' }, share ? gpu(node, share) : 'not chosen yet'),
-    coresCell((share ?? container).cores, node ? live?.cores_used ?? null : undefined),
+    coresCell((share ?? container).cores, live?.cores_used ?? null),
     h('td', { class: 'num', 'data-name': 'Limit now' }, cores(live?.cores_in_force)),
-    memoryCell((share ?? container).blocks, node ? live?.memory_used_bytes ?? null : undefined),
+    memoryCell((share ?? container).blocks, live?.memory_used_bytes ?? null),
     h('td', { class: 'num', 'data-name': 'Most memory' }, memory(live?.memory_peak_bytes)),
     h('td', { class: 'num', 'data-name': 'Refused' }, isKnown(live?.memory_refusals) ? count(live.memory_refusals) : '–'),
     h('td', { class: 'num', 'data-name': 'Throttled' }, isKnown(live?.throttled_seconds) ? lasting(live.throttled_seconds) : '–'));
@@ -129,7 +141,7 @@ function explanation(why) {
   if (why.node && !why.why?.length) return null;
   return [
     h('h2', {}, why.node ? 'Why here' : 'Why pending'),
-    !why.node && why.asked?.length > 0 && h('p', { class: 'small' }, `Asked for: ${why.asked.join('; ')}`),
+    !why.node && why.asked?.length > 0 && h('p', { class: 'small' }, `Requested: ${why.asked.join('; ')}`),
     why.condition && h('p', { class: 'small' }, `kube-scheduler says: ${why.condition}`),
     why.why?.length > 0 && h('ul', { class: 'plain' }, why.why.map((text) => h('li', {}, text))),
     reasons.length > 0 && [h('h2', {}, 'Nodes by reason'), h('ul', { class: 'reasons' }, reasons.map(([text, number]) => h('li', {}, h('b', {}, count(number)), h('span', {}, text))))],

@@ -2,11 +2,12 @@
    In: PodsView, ClusterView. Out: elements. Invariant: a pending pod has its reason. */
 
 import { h } from './dom.js';
-import { age, count, isKnown, lasting, share, total } from './format.js';
-import { CORES, MEMORY, claimNote, coresCell, empty, gpuAddress, memoryCell, namespaces, nodeAddress, order, otherLink, pager, podName, search, select, stage } from './parts.js';
+import { age, cores, count, isKnown, lasting, plural, share, total } from './format.js';
+import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, empty, gpuAddress, memoryCell, namespaces, nodeAddress, order, otherLink, pager, podName, requested, search,
+  select, stage, useNote } from './parts.js';
 
 export const LIMIT = 100;
-const STAGES = [['', 'all'], ['pending', 'pending'], ['reserved', 'reserved'], ['bound', 'bound']];
+const STAGES = [['', 'all'], ['pending', 'Pending'], ['reserved', 'Reserved'], ['bound', 'Bound']];
 const SORTS = [['', 'name'], ['idle:desc', 'most idle'], ['used:desc', 'most cores used'], ['used-memory:desc', 'most memory used'],
   ['throttled:desc', 'most throttled'], ['cores:desc', 'most cores'], ['memory:desc', 'most memory'], ['node', 'node'], ['age', 'oldest first'], ['age:desc', 'newest first']];
 
@@ -22,21 +23,23 @@ export async function loadPending(api, route, signal) {
 }
 
 const filters = (route, ...more) => h('div', { class: 'filters', role: 'search' },
-  search('name', 'Pod', route.query.name ?? '', 'part of a name'),
+  search('name', 'Pod', route.query.name ?? '', 'part of namespace/name'),
   search('namespace', 'Namespace', route.query.namespace ?? '', 'first letters'), ...more);
 
-export function draw(found, route) {
+export function draw(found, route, cluster) {
   return [
     h('h1', {}, 'Pods'),
     filters(route, select('stage', 'State', route.query.stage ?? '', STAGES), select('sort', 'Order', route.query.sort ?? '', SORTS)),
-    found.items.length ? table(found, true) : empty(nothing(route)),
+    found.items.length ? table(found, true) : empty(nothing(route, cluster)),
+    found.items.length > 0 && useNote(),
     pager(route, route.page, found.items.length, found.total, found.more),
-  ];
+  ].filter(Boolean);
 }
 
-function nothing(route) {
+function nothing(route, cluster) {
   const asked = ['name', 'namespace', 'stage'].some((each) => route.query[each]);
-  return asked ? 'No pod matches the filter.' : 'No pod requests a GPU now. Pods that ask for tencent.com/vcuda-core are here from their creation to their end.';
+  if (asked) return 'No pod matches the filter.';
+  return `No pod requests a GPU now. Pods that ask for ${cluster?.resource_domain || 'tencent.com'}/vcuda-core are here from their creation to their end.`;
 }
 
 export function drawPending(found, route, cluster) {
@@ -53,13 +56,13 @@ export function drawPending(found, route, cluster) {
 }
 
 const PLACED = [['Pod', 'main'], ['State', ''], ['Node', ''], ['GPU', ''], [CORES, 'num'], [MEMORY, 'num'], ['Throttled', 'num'], ['Age', 'num']];
-const PENDING = [['Pod', 'main'], ['Cores', 'num'], ['Memory', 'num'], ['Age', 'num']];
+const PENDING = [['Pod', 'main'], ['Cores requested', 'num'], ['Memory requested', 'num'], ['Age', 'num']];
 
 function table(found, isPlaced) {
   return h('div', { class: 'scroll' }, h('table', { class: 'list' },
     h('thead', {}, h('tr', {}, (isPlaced ? PLACED : PENDING).map(([name, kind]) => h('th', { scope: 'col', class: kind }, name)))),
     h('tbody', {}, found.items.map((each) => row(each, found.at, isPlaced))),
-    found.items.length > 1 && h('tfoot', {}, sums(found.items, isPlaced))));
+    found.items.length > 1 && h('tfoot', {}, isPlaced ? allocatedSums(found.items) : requestedSums(found.items))));
 }
 
 /** Of all containers of a pod. */
@@ -81,9 +84,15 @@ function row(pod, now, isPlaced) {
       h('td', { 'data-name': 'Node', class: 'whole' }, pod.node ? otherLink(nodeAddress(pod.node), pod.node) : '–'),
       h('td', { 'data-name': 'GPU', class: 'whole' }, gpus(pod.node, has.shares)),
     ],
-    coresCell(has.cores, isPlaced ? has.coresUsed : undefined), memoryCell(has.blocks, isPlaced ? has.memoryUsed : undefined),
+    amountCells(pod, has, isPlaced),
     isPlaced && h('td', { class: 'num', 'data-name': 'Throttled' }, isKnown(has.throttled) ? lasting(has.throttled) : '–'),
     h('td', { class: 'num', 'data-name': 'Age' }, age(pod.created, now)));
+}
+
+function amountCells(pod, has, isPlaced) {
+  if (!isPlaced) return [coresCell(has.cores), memoryCell(has.blocks)];
+  if (!pod.node) return [requested('Cores', cores(has.cores)), requested('Memory', allocatedMemory(has.blocks))];
+  return [coresCell(has.cores, has.coresUsed), memoryCell(has.blocks, has.memoryUsed)];
 }
 
 /** The minors, neighbours as a range; one GPU is a link to it. */
@@ -105,11 +114,23 @@ export function ranges(minors) {
   return runs.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(', ');
 }
 
-function sums(items, isPlaced) {
+const summed = (items) => {
   const all = items.map(amounts);
-  const sum = (name) => total(all.map((each) => each[name]));
-  const throttled = sum('throttled');
-  return h('tr', {}, h('td', { class: 'main', colspan: isPlaced ? 4 : 1 }, `Sum of these ${count(items.length)}`),
-    coresCell(sum('cores'), isPlaced ? sum('coresUsed') : undefined), memoryCell(sum('blocks'), isPlaced ? sum('memoryUsed') : undefined),
-    isPlaced && h('td', { class: 'num', 'data-name': 'Throttled' }, isKnown(throttled) ? lasting(throttled) : '–'), h('td', {}));
+  return (name) => total(all.map((each) => each[name]));
+};
+
+/** What pods without a node request is allocated to nobody. */
+function allocatedSums(items) {
+  const placed = items.filter((each) => each.node);
+  const pending = items.length - placed.length;
+  const sum = summed(placed);
+  return placed.length > 0 && h('tr', {},
+    h('td', { class: 'main', colspan: 4 }, `Sum of ${plural(placed.length, 'pod')}`, pending > 0 && h('span', { class: 'small' }, ` without ${count(pending)} Pending`)),
+    coresCell(sum('cores'), sum('coresUsed')), memoryCell(sum('blocks'), sum('memoryUsed')),
+    h('td', { class: 'num', 'data-name': 'Throttled' }, isKnown(sum('throttled')) ? lasting(sum('throttled')) : '–'), h('td', {}));
+}
+
+function requestedSums(items) {
+  const sum = summed(items);
+  return h('tr', {}, h('td', { class: 'main' }, `Sum of these ${count(items.length)}`), coresCell(sum('cores')), memoryCell(sum('blocks')), h('td', {}));
 }

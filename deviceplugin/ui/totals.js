@@ -10,23 +10,28 @@ export function totals(cluster) {
   const usedMemory = cluster.memory_used_bytes;
   const measured = isKnown(cluster.gpus_measured) && cluster.gpus_measured < gpus ? ` (${count(cluster.gpus_measured)} of ${count(gpus)} GPUs report)` : '';
   return [
-    card('Nodes', count(nodes), cluster.nodes_with_problem ? plural(cluster.nodes_with_problem, 'problem') : nodes ? 'all available' : 'none with GPUs yet',
-      cluster.nodes_with_problem && '#/nodes?state=problem'),
+    card('Nodes', count(nodes), unavailableOf(cluster) || (nodes ? 'all available' : 'none with GPUs yet'), unavailableOf(cluster) && '#/nodes?state=problem'),
     card('GPUs', count(gpus), [`${count(cluster.free_gpus)} free`, unavailable(cluster)],
       cluster.unavailable_gpus ? '#/nodes?state=problem' : cluster.free_gpus && '#/nodes?state=free'),
     used('Cores (1/100 of a GPU’s time)', 'cores', cluster.cores_allocated, cluster.cores, part(cluster.cores_used, 100 * cluster.gpus_measured),
       `${cores(cluster.cores_allocated)} of ${cores(cluster.cores)} allocated`, `${cores(cluster.cores_used)} used${measured}`),
     used('Memory', 'memory', cluster.blocks_allocated * BLOCK, cluster.blocks * BLOCK, part(usedMemory, cluster.blocks * BLOCK),
       `${blocksOf(cluster.blocks_allocated, cluster.blocks)} allocated`, `${rounded(usedMemory, cluster.blocks * BLOCK)} used`),
-    card('Pods', count(cluster.pods_bound), `${count(cluster.pods_pending)} pending${cluster.pods_reserved ? `, ${count(cluster.pods_reserved)} reserved` : ''}`,
-      cluster.pods_pending && '#/pending'),
+    card('Pods', count(cluster.pods_bound + cluster.pods_reserved),
+      `${cluster.pods_reserved ? `${count(cluster.pods_reserved)} of them reserved, ` : ''}${count(cluster.pods_pending)} pending`, cluster.pods_pending && '#/pending'),
   ];
+}
+
+/** What the list of nodes with unavailable GPUs shows: nodes that are unavailable, and single GPUs of others. */
+function unavailableOf(cluster) {
+  const parts = [[cluster.nodes_with_problem, 'node'], [cluster.unavailable_gpus - cluster.gpus_of_unavailable_nodes, 'GPU']].filter(([number]) => number > 0);
+  return parts.length > 0 && `${parts.map(([number, word]) => plural(number, word)).join(', ')} unavailable`;
 }
 
 function unavailable(cluster) {
   const { unavailable_gpus: all, gpus_of_unavailable_nodes: ofNodes } = cluster;
   if (!all) return null;
-  return [`, ${count(all)} unavailable`, ofNodes > 0 && h('span', { class: 'wide' }, ` (${ofNodes === all ? 'all' : count(ofNodes)} on nodes with a problem)`)];
+  return [`, ${count(all)} unavailable`, ofNodes > 0 && h('span', { class: 'wide' }, ` (${ofNodes === all ? 'all' : count(ofNodes)} on unavailable nodes)`)];
 }
 
 function card(title, number, text, address) {

@@ -9,6 +9,7 @@ import pytest
 
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.view.live import LiveUse, NodeUse
+from deviceplugin.cluster.view.views import Installation
 from deviceplugin.kube.cluster_client import Address, Caller
 from deviceplugin.model.allocation import ContainerRef, PodRef
 from deviceplugin.model.cluster_view import (
@@ -56,7 +57,7 @@ def service() -> ViewService:
     for name in ("a", "b", "c"):
         extender.put_node(node(name, 2))
     extender.put_pod(pod("waits"))
-    return ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), version="1.2.3")
+    return ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), Installation("1.2.3"))
 
 
 async def no_agents() -> dict[str, Address]:
@@ -91,7 +92,7 @@ async def test_a_document_is_of_its_types_however_many_nodes_there_are() -> None
         "events": ClusterEventsView,
     }
     extender = Extender(MemoryApi())
-    service = ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), version="1.2.3")
+    service = ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), Installation("1.2.3"))
     for name in ("a", "b", "c"):
         for path, kind in kinds.items():
             _, body = await service.answer(f"/view/{path}", {}, {TOKEN_HEADER: "good"}, "10.0.0.7")
@@ -152,7 +153,7 @@ async def test_the_right_to_one_namespace_shows_its_pods_and_sums_of_all_others(
     extender.recent_events.begin()
     for each in (pod("waits"), sharing("ours", "d"), sharing("theirs", "e")):
         extender.put_pod(each)
-    service = ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), version="1.2.3")
+    service = ViewService(extender, Leadership("replica-1"), TwoCallers(), LiveUse(no_agents), Installation("1.2.3"))
     for query in ({"namespace": "d"}, {}, {"namespace": "*"}):
         status, found = await asked(service, "/view/pods", query, token="of-d")
         assert (status, {row["pod"] for row in found["items"]}) == (200, {"waits", "ours"}), query
@@ -231,7 +232,8 @@ def used() -> tuple[ViewService, OneAgent]:
     extender.put_pod(pod("waits"))
     live = OneAgent(extender)
     leader = Leadership("replica-1")
-    made = ViewService(extender, leader, TwoCallers(), live, version="1", grafana_url="https://g", wall=lambda: 7.0)
+    installation = Installation("1", "gpus", "example.org", "gpu=yes", "https://g")
+    made = ViewService(extender, leader, TwoCallers(), live, installation, wall=lambda: 7.0)
     return made, live
 
 
@@ -241,7 +243,10 @@ async def test_the_totals_have_what_is_used_where_that_is_asked_for(used: tuple[
     assert (quiet["cores_used"], quiet["gpus_measured"], live.asked) == (None, None, [])
     _, found = await asked(service, "/view/cluster", {"live": "1"})
     assert (found["cores_used"], found["memory_used_bytes"], found["gpus_measured"]) == (50.0, 10, 1)
-    assert (found["cores_allocated"], found["grafana_url"], live.asked) == (70, "https://g", [["a", "b"]])
+    assert (found["cores_allocated"], live.asked) == (70, [["a", "b"]])
+    installed = {"scheduler_version": "1", "namespace": "gpus", "resource_domain": "example.org"}
+    installed |= {"node_label": "gpu=yes", "grafana_url": "https://g"}
+    assert {key: found[key] for key in installed} == installed
 
 
 async def test_a_tenant_sees_his_namespaces_by_name_and_the_rest_as_sums(used: tuple[ViewService, OneAgent]) -> None:

@@ -18,6 +18,7 @@ from deviceplugin.cluster.certificates.keypair import ServerTls, make_ca, make_c
 from deviceplugin.cluster.extender.extender import Extender
 from deviceplugin.cluster.http.server import SchedulerServer, Verb
 from deviceplugin.cluster.view.live import LiveUse
+from deviceplugin.cluster.view.views import Installation
 from deviceplugin.errors import KubeError
 from deviceplugin.kube.cluster_client import Address, Caller
 from deviceplugin.model.allocation import ContainerRef, PodRef
@@ -33,6 +34,7 @@ DAY = dt.timedelta(days=1)
 GIB = 1 << 30
 A100, H100, T4 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla T4"
 Use = dict[str, object]
+INSTALLATION = Installation("0.1.0", "kube-system", node_label="nvidia-device-enable=enable")
 _LOADS = (1.0, 0.35, 0.5, 0.9, 0.8, 0.95, 0.6)
 
 
@@ -234,7 +236,9 @@ async def agents(made: MadeCluster) -> AsyncIterator[dict[str, Address]]:
 
 
 @asynccontextmanager
-async def serving(made: MadeCluster, *, live: bool = True, grafana_url: str = "") -> AsyncIterator[str]:
+async def serving(
+    made: MadeCluster, *, live: bool = True, installation: Installation = INSTALLATION
+) -> AsyncIterator[str]:
     """The URL of the scheduler's server."""
     now = dt.datetime.now(dt.UTC)
     tls = ServerTls(make_certificate(("127.0.0.1",), make_ca(now, 30 * DAY), now, 10 * DAY))
@@ -248,9 +252,7 @@ async def serving(made: MadeCluster, *, live: bool = True, grafana_url: str = ""
         use = LiveUse(listed, clock=lambda: time.monotonic() - made.age_s)
         leader = Leadership("vcuda-scheduler-0")
         made.views = ViewService(
-            *(made.extender, leader, TwoReaders(), use),
-            version="0.1.0",
-            grafana_url=grafana_url,
+            *(made.extender, leader, TwoReaders(), use, installation),
             wall=lambda: time.time() - made.age_s,
         )
         server = SchedulerServer(made, context=tls.context, version="0.1.0")

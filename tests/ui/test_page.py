@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Route, expect
 
+from deviceplugin.cluster.view.views import Installation
 from deviceplugin.model.units import bytes_text
 from tests.cluster.extender.makers import node
 from tests.cluster.view.claims import allocated, claiming, offer
@@ -31,7 +32,7 @@ async def test_nodes_gpus_and_containers_are_shown_with_what_they_use(browser: B
         await visit.open(f"{url}/ui")
         assert visit.page.url == f"{url}/ui/"
         await expect(visit.page.locator(".nodes > li")).to_have_count(8)
-        await expect(visit.page.locator("#totals")).to_contain_text("1 problem")
+        await expect(visit.page.locator("#totals")).to_contain_text("1 node, 1 GPU unavailable")
         tile = visit.page.get_by_label("GPU 4: 85 of 100 cores, 52 of 80 GiB allocated, 44 % busy")
         await expect(tile.first).to_be_visible()
         ill = visit.page.locator(".gpu.unavailable").first
@@ -56,7 +57,7 @@ async def test_pods_are_for_who_shows_a_token_which_stays_in_memory(browser: Bro
                 "The pods of all namespaces are shown to those"
             )
             await expect(visit.page.locator("#trouble")).to_contain_text("Paste a token by the button Token…")
-            await expect(visit.page.locator("#totals")).to_contain_text("1 problem")
+            await expect(visit.page.locator("#totals")).to_contain_text("1 node, 1 GPU unavailable")
             assert "llama" not in await visit.text()
         await visit.page.click("text=Token…")
         await visit.page.fill("#token", "wrong")
@@ -89,8 +90,11 @@ async def test_waiting_pods_have_their_reasons_and_a_pod_its_explanation(browser
         await expect(others.locator("li").first).to_be_hidden()
         await others.locator("summary").click()
         await expect(others.locator("> ul > li")).to_have_count(5)
-        await expect(visit.page.locator(".facts")).to_contain_text("Asked for60 cores, 100 GiBNodenone yet")
+        await expect(visit.page.locator(".facts")).to_contain_text("Requested60 cores, 100 GiBNodenone yet")
         await expect(visit.page.locator("main")).to_contain_text("Why pending")
+        await expect(visit.page.locator("h1 .stage")).to_have_text("Pending")
+        await expect(visit.page.locator("main table")).to_have_count(0)
+        await expect(visit.page.locator("main")).not_to_contain_text("Longer history")
         assert visit.problems == []
 
 
@@ -106,13 +110,50 @@ async def test_memory_has_one_form_on_the_page_and_in_the_command(browser: Brows
         assert texts[4:8] == ["1.13 GiB", "12.35 GiB", "79.5 GiB", "262.3 GiB"]
 
 
+async def test_what_a_pending_pod_requests_is_in_no_sum_of_allocated(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/pods")
+        await expect(visit.page.locator("tfoot")).to_contain_text("Sum of 30 pods without 2 Pending1,073 of 2,170")
+        row = visit.page.locator("tbody tr", has_text="sweep-11")
+        await expect(row).to_contain_text("Pending––60requested100 GiBrequested")
+        card = visit.page.locator("#totals .card", has_text="Pods")
+        await expect(card).to_have_text("Pods301 of them reserved, 2 pending")
+        await expect(visit.page.locator(".note")).to_contain_text("Used: by the containers.")
+        await visit.page.select_option("[data-filter=stage]", "pending")
+        await expect(visit.page.locator("tbody tr")).to_have_count(2)
+        await expect(visit.page.locator("tfoot tr")).to_have_count(0)
+        await visit.page.keyboard.press("4")
+        await expect(visit.page.locator("tfoot")).to_contain_text("Sum of these 2120200 GiB")
+
+
+async def test_the_slash_finds_namespaces_and_names(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/pods")
+        for text, number in (("batch", 6), ("batch/eval", 3), ("eval", 3), ("nowhere", 0)):
+            await visit.page.fill("[data-filter=name]", text)
+            await expect(visit.page.locator("tbody tr")).to_have_count(number)
+
+
+async def test_a_gpu_that_is_unavailable_has_one_reason_everywhere(browser: Browser) -> None:
+    async with serving(usual()) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/#/nodes?state=problem")
+        await expect(visit.page.locator(".nodes > li")).to_have_count(2)
+        await expect(visit.page.locator("#totals a").first).to_have_text("1 node, 1 GPU unavailable")
+        for node_name, why in (("gpu-a100-2", "Xid 79"), ("gpu-t4-3", "vcuda agent is down")):
+            tile = visit.page.locator(".nodes > li", has_text=node_name).locator(".gpu.unavailable").first
+            await expect(tile).to_have_attribute("aria-label", re.compile(f"; unavailable: {why}$"))
+            await tile.click()
+            await expect(visit.page.locator(".gpu-card.chosen .problem")).to_have_text(f"unavailable: {why}")
+            await visit.page.go_back()
+
+
 async def test_use_stands_beside_what_is_allocated_and_the_most_idle_first(browser: Browser) -> None:
     async with serving(usual()) as url, visiting(browser) as visit:
         await visit.open(f"{url}/ui/#/namespaces")
         await expect(visit.page.locator("#totals")).to_contain_text("2,170 of 5,200 allocated, 1,072 used")
         await expect(visit.page.locator("#totals")).to_contain_text("42 % 22 % used")
         await expect(visit.page.locator("#totals")).to_contain_text("(48 of 52 GPUs report)")
-        await expect(visit.page.locator("#totals")).to_contain_text("5 unavailable (4 on nodes with a problem)")
+        await expect(visit.page.locator("#totals")).to_contain_text("5 unavailable (4 on unavailable nodes)")
         names = visit.page.locator("tbody .main")
         await expect(names).to_have_text(["batch", "research", "serving", "training"])
         await expect(visit.page.locator("tfoot")).to_contain_text("Sum of 4301,073 of 2,170")
@@ -138,11 +179,14 @@ async def test_use_stands_beside_what_is_allocated_and_the_most_idle_first(brows
 
 async def test_a_pod_has_its_gpu_its_use_and_the_last_quarter_of_an_hour(browser: Browser) -> None:
     made = usual()
-    async with serving(made, grafana_url="https://grafana.example.org/") as url, visiting(browser) as visit:
+    async with (
+        serving(made, installation=Installation("0.1.0", grafana_url="https://grafana.example.org/")) as url,
+        visiting(browser) as visit,
+    ):
         await visit.open(f"{url}/ui/#/pods/serving/chat-7b-00")
         main = visit.page.locator("main")
         await expect(main).to_contain_text("No samples yet: vcuda-scheduler-0 keeps one a minute")
-        await expect(visit.page.locator(".facts")).to_contain_text("Allocated40 cores, 24 GiBNodegpu-a100-1")
+        await expect(visit.page.locator(".facts")).to_contain_text("Requested40 cores, 24 GiBAllocated40 cores, 24 GiBNodegpu-a100-1")
         await expect(visit.page.locator("tbody tr")).to_contain_text("36 of 404018 of 24 GiB")
         assert made.views is not None
         await made.views.sample()
@@ -227,9 +271,22 @@ async def test_a_tenant_sees_his_pods_and_the_other_namespaces_as_sums(browser: 
         await expect(visit.page.locator(".gpu-card").first).to_contain_text(
             "1 pod of namespaces that you may not read."
         )
-        await expect(visit.page.locator(".gpu-card").last).to_contain_text("Nothing of it is allocated.")
+        await expect(visit.page.locator(".gpu-card h2").last).to_contain_text("NVIDIA A100-SXM4-80GB · free")
         assert "training/" not in await visit.text()
         assert visit.problems == []
+
+
+async def test_an_empty_cluster_names_what_its_operator_has_set(browser: Browser) -> None:
+    chosen = Installation("0.1.0", "gpus", "example.org", node_label="pool=gpu,gpus")
+    async with serving(MadeCluster(), installation=chosen) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        await expect(visit.page.locator("main")).to_contain_text("kubectl label node NODE pool=gpu gpus=")
+        await expect(visit.page.locator("#token-dialog")).to_contain_text("kubectl -n gpus create token vcuda-view")
+        await visit.page.keyboard.press("3")
+        await expect(visit.page.locator("main")).to_contain_text("Pods that ask for example.org/vcuda-core")
+    async with serving(MadeCluster(), installation=Installation("0.1.0")) as url, visiting(browser) as visit:
+        await visit.open(f"{url}/ui/")
+        await expect(visit.page.locator("main")).to_contain_text("yet.This says what is missing:kubectl vcuda doctor")
 
 
 async def test_an_empty_cluster_says_what_to_do(browser: Browser) -> None:
@@ -374,12 +431,12 @@ async def test_rows_are_moved_through_as_in_k9s(browser: Browser) -> None:
         for key in ("j", "j", "j"):
             await visit.page.keyboard.press(key)
         await visit.page.keyboard.press("Enter")
-        await expect(visit.page.locator("h1")).to_have_text("research/notebook-ann-11 bound")
+        await expect(visit.page.locator("h1")).to_have_text("research/notebook-ann-11 Bound")
         await visit.page.keyboard.press("Escape")
         await expect(visit.page.locator("tbody tr")).to_have_count(7)
         await expect(visit.page.locator("[data-row][tabindex='0']")).to_have_text("research/notebook-ann-11")
         await visit.page.keyboard.press("Enter")
-        await expect(visit.page.locator("h1")).to_have_text("research/notebook-ann-11 bound")
+        await expect(visit.page.locator("h1")).to_have_text("research/notebook-ann-11 Bound")
         for _ in range(2):
             await visit.page.keyboard.press("Escape")
             await expect(visit.page.locator("h1")).to_have_text("Pods")

@@ -131,7 +131,8 @@ class NodesQuery(msgspec.Struct, frozen=True):
 
 
 class PodsQuery(msgspec.Struct, frozen=True):
-    """Empty strings and None ask for all. `name` is a part of the pod's name, in lower case.
+    """Empty strings and None ask for all. `name` is a part of NAMESPACE/NAME, in lower case; of a pod's name alone
+    where one namespace is asked for.
 
     `namespace` may end with `*`: all that begin so. `allowed`: of these the ones whose pods the caller may read.
     """
@@ -148,6 +149,10 @@ class PodsQuery(msgspec.Struct, frozen=True):
 
     def has(self, namespace: str) -> bool:
         return _is_allowed(namespace, self.namespace, self.allowed)
+
+    def is_named(self, namespace: str, name: str) -> bool:
+        is_one = self.namespace and not is_pattern(self.namespace)
+        return self.name in (name if is_one else f"{namespace}/{name}")
 
 
 class NamespacesQuery(msgspec.Struct, frozen=True):

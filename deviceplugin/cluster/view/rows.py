@@ -59,7 +59,7 @@ def _all_rows(info: NodeInfo) -> tuple[GpuRow, ...]:
         held[info.gpu_of(hold.device)[0]] += hold.amount
     found = {row.uuid: row for row in _plugin_rows(info)}
     for each in info.claims.gpus.values():
-        known = found.get(each.gpu.uuid) or _gpu_row(each.gpu, NOTHING, each.closed, serves=True)
+        known = found.get(each.gpu.uuid) or _gpu_row(each.gpu, NOTHING, each.closed)
         available = info.node is not None and not each.closed  # claims need nothing of the node's device plugin
         found[known.uuid] = replace(
             known, reason=each.closed, healthy=each.healthy, available=available, source=ShareSource.CLAIM
@@ -83,9 +83,9 @@ def _plugin_rows(info: NodeInfo) -> tuple[GpuRow, ...]:
         allocated = {view.gpu.uuid: _allocated(view) for view in views}
     else:
         allocated = occupied(one for hold in info.holds.values() for one in hold.allocations)
-    rows = []
+    rows, problem = [], _problem_of(info)
     for gpu in inventory.gpus:
-        row = _gpu_row(gpu, allocated.get(gpu.uuid, NOTHING), info.closed(gpu), serves=info.problem is None)
+        row = _gpu_row(gpu, allocated.get(gpu.uuid, NOTHING), info.closed(gpu) or problem)
         rows.append(row if inventory.health_of(gpu.uuid).healthy else replace(row, healthy=False))
     return tuple(rows)
 
@@ -94,7 +94,7 @@ def _allocated(view: GpuView) -> GpuAmount:
     return GpuAmount(CORES_PER_GPU - view.free_cores, view.gpu.blocks - view.free_blocks)
 
 
-def _gpu_row(gpu: Gpu, allocated: GpuAmount, closed: str, *, serves: bool) -> GpuRow:
+def _gpu_row(gpu: Gpu, allocated: GpuAmount, closed: str) -> GpuRow:
     return GpuRow(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -106,7 +106,7 @@ def _gpu_row(gpu: Gpu, allocated: GpuAmount, closed: str, *, serves: bool) -> Gp
         cores_allocated=allocated.cores,
         blocks_allocated=allocated.blocks,
         healthy=True,
-        available=serves and not closed,
+        available=not closed,
         reason=closed,
     )
 
@@ -142,6 +142,10 @@ def _problem(info: NodeInfo, gpus: tuple[GpuRow, ...]) -> str:
     """That nothing is offered through the device plugin is none if claims get every GPU."""
     if info.problem in (NO_INVENTORY, AGENT_DOWN) and gpus and all(each.source is ShareSource.CLAIM for each in gpus):
         return ""
+    return _problem_of(info)
+
+
+def _problem_of(info: NodeInfo) -> str:
     return info.sentence or ("" if info.problem is None else info.problem.text)
 
 

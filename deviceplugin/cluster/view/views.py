@@ -57,6 +57,7 @@ from deviceplugin.model.cluster_view import (
     PodsView,
 )
 from deviceplugin.model.pod import ClusterPod
+from deviceplugin.model.units import DEFAULT_DOMAIN
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.structs import replace
 
@@ -78,13 +79,22 @@ _TOTALS = (
 _IN_FULL = NodesQuery(with_gpus=True, with_holders=True)
 
 
+class Installation(msgspec.Struct, frozen=True):
+    """What is the same for every answer: the version, and what the operator has set (`ClusterView`)."""
+
+    version: str
+    namespace: str = ""
+    resource_domain: str = DEFAULT_DOMAIN
+    node_label: str = ""
+    grafana_url: str = ""
+
+
 class Replica(msgspec.Struct, frozen=True):
-    """Who answers: this replica and the leader as it knows it, and where dashboards are."""
+    """Who answers: this replica and the leader as it knows it."""
 
     name: str
     leader: str
-    version: str
-    grafana_url: str = ""
+    installation: Installation
 
 
 class _Head(TypedDict):
@@ -173,12 +183,15 @@ class ClusterViews:
                 pods_reserved=row.pods - bound,
             )
         reasons = Counter([self._reason(pod).kind async for pod in self._waiting()])
-        replica = self._replica()
+        installation = self._replica().installation
         return ClusterView(
             **self._head(),
             **totals,
-            scheduler_version=replica.version,
-            grafana_url=replica.grafana_url,
+            scheduler_version=installation.version,
+            grafana_url=installation.grafana_url,
+            namespace=installation.namespace,
+            resource_domain=installation.resource_domain,
+            node_label=installation.node_label,
             pods_pending=sum(reasons.values()),
             pending_by_reason=dict(reasons.most_common()),
             models=dict(sorted(models.items())),
@@ -425,7 +438,7 @@ def _is_asked_for(row: NodeRow, query: NodesQuery) -> bool:
 
 
 def _is_asked_for_pod(each: _Listed, query: PodsQuery) -> bool:
-    return query.has(each.ref.namespace) and query.name in each.ref.name
+    return query.has(each.ref.namespace) and query.is_named(each.ref.namespace, each.ref.name)
 
 
 async def _used(uses: Uses) -> _Used:

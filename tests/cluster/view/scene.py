@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from deviceplugin.cluster.extender.cache.claim_holds import ClaimHolds
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.view.views import ClusterViews, Replica
+from deviceplugin.cluster.view.views import ClusterViews, Installation, Replica
 from deviceplugin.model.pod import ClusterPod
 from tests.cluster.extender.api import MemoryApi
 from tests.cluster.extender.makers import allocated, bound, on_gpu, pod
@@ -24,7 +24,7 @@ class Scene:
 
 
 def _replica() -> Replica:
-    return Replica("here", "there", "1.2.3")
+    return Replica("here", "there", Installation("1.2.3"))
 
 
 def scene() -> Scene:

@@ -140,5 +140,7 @@ async def test_only_agents_of_what_matches_are_asked(large: Scene) -> None:
     made.extender.put_pod(pod("waits"))
     assert await made.views.nodes_of_pods(PodsQuery(namespace="d")) == {"a"}
     assert await made.views.nodes_of_pods(PodsQuery(namespace="d*", name="on-a")) == {"a"}
+    assert await made.views.nodes_of_pods(PodsQuery(name="d/on")) == {"a"}, "a part of NAMESPACE/NAME"
+    assert await made.views.nodes_of_pods(PodsQuery(namespace="d", name="d")) == frozenset(), "all are of d"
     for query in (PodsQuery(namespace="other"), PodsQuery(name="off"), PodsQuery(allowed=frozenset())):
         assert await made.views.nodes_of_pods(query) == frozenset()

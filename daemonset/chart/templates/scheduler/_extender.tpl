@@ -42,6 +42,11 @@
     - --runtime-class={{ . }}
 {{- end }}
     - --hide-gpus={{ .Values.webhook.hideGpus }}
+{{- if .Values.agent.enabled }}
+{{- with .Values.gpuNodes }}
+    - --node-label={{ first . }}
+{{- end }}
+{{- end }}
 {{- with .Values.monitoring.grafanaUrl }}
     - --grafana-url={{ . }}
 {{- end }}
