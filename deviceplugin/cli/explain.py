@@ -126,9 +126,9 @@ def _left_out(found: Explanation, shown: int) -> list[str]:
     if hidden and not shown:
         return ["", f"--all shows {hidden} of the other nodes in full."]
     if hidden:
-        farther = f"; {unseen} farther from fitting are never shown" if unseen else ""
+        farther = f"; of {unseen} more only the reason is counted above" if unseen else ""
         return ["", f"These are the {shown} nodes nearest to fitting. --all shows {hidden} more in full{farther}."]
-    return ["", f"{unseen} further nodes are not shown"] if unseen else []
+    return ["", f"Of {unseen} more nodes, farther from fitting, only the reason is counted above."] if unseen else []
 
 
 def _cut_list(lines: Sequence[str], most: int, *, full: bool = False) -> list[str]:

@@ -290,9 +290,10 @@ async def test_in_a_large_cluster_the_summary_has_at_most_forty_lines(
             assert fix in next(line for line in short if line.startswith("  fix: ")), "of the nearest node"
             assert not [line for line in (*short, *full) if "block" in line]
             assert short[-1] == (
-                "These are the 3 nodes nearest to fitting. --all shows 17 more in full; 220 farther from fitting are "
-                "never shown."
+                "These are the 3 nodes nearest to fitting. --all shows 17 more in full; of 220 more only the reason is "
+                "counted above."
             )
+            assert full[-1] == "Of 220 more nodes, farther from fitting, only the reason is counted above."
 
 
 async def test_the_pods_on_the_nearest_gpu_are_named(tmp_path: Path) -> None:

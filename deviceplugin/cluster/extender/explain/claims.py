@@ -22,7 +22,9 @@ from deviceplugin.cluster.extender.explain.evaluate import (
     GpuLines,
     Lacking,
     Shortfall,
+    beyond_of,
     distance_of,
+    memory_beyond,
     nearest_gpus,
     place_of,
 )
@@ -91,6 +93,12 @@ class FreeGpu(msgspec.Struct, frozen=True):
     def distance(self, wanted: DeviceRequest) -> int:
         return distance_of(self.lacking(wanted)) if self.may_serve(wanted) else FAR
 
+    def beyond(self, wanted: DeviceRequest) -> int:
+        """What it lacks if nobody held anything of it, in thousandths."""
+        if self.may_serve(wanted):
+            return 0
+        return memory_beyond(_demand(wanted, self.offered.gpu).blocks, self.offered.gpu.blocks) + 1
+
     def against(self, wanted: DeviceRequest | None) -> str:
         if self.offered.closed or wanted is None or self.has_room(wanted):
             return self.offered.closed
@@ -138,8 +146,10 @@ def shortfall(wanted: DeviceRequest | None, gpus: tuple[FreeGpu, ...]) -> Shortf
     lines = partial(_gpu_lines, wanted, gpus)
     if wanted is None:
         return Shortfall((), gpus=lines)
-    able = (each.lacking(wanted) for each in gpus if each.may_serve(wanted))
-    return Shortfall(nearest_gpus(able, wanted.count or 1), gpus=lines)
+    needed = wanted.count or 1
+    lacks = nearest_gpus((each.lacking(wanted) for each in gpus if each.may_serve(wanted)), needed)
+    beyond = beyond_of((each.beyond(wanted) for each in gpus), needed) if lacks is None else 0
+    return Shortfall(lacks, gpus=lines, beyond=beyond)
 
 
 def _gpu_lines(wanted: DeviceRequest | None, gpus: tuple[FreeGpu, ...]) -> GpuLines:

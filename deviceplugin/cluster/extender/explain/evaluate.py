@@ -37,12 +37,14 @@ from deviceplugin.model.request import Request
 from deviceplugin.placement.budget import AT_ONCE, Budget
 from deviceplugin.placement.candidates import Restrictions, Survey, survey
 from deviceplugin.placement.describe import rejection_text
-from deviceplugin.placement.fit import GpuAmount, demand_of
+from deviceplugin.placement.fit import GpuAmount, GpuRejection, demand_of
 from deviceplugin.placement.node_state import NodeState
 from deviceplugin.placement.prefilter import Prefilter
+from deviceplugin.placement.snapshot import GpuView
 from deviceplugin.structs import replace
 
 FAR = 1 << 30
+_UNWANTED, _ABSENT = 1_000, 2_000  # thousandths of a request; its whole memory is 1,000
 _STEPS_PER_TURN = 2_000  # some 2 ms
 _MOST_STEPS = 1_500_000  # some 0.8 s
 _STEPS_OF_NODE = 30
@@ -78,18 +80,20 @@ class Shortfall(msgspec.Struct, frozen=True):
 
     `lacks`: the GPUs on which least must become free; None if the end of no pod helps. `together`: the outcome of
     placing all containers, where each alone has room; None while it is not known. `gpus` makes a line for each GPU, in
-    minor order, of what speaks against it: most are never read.
+    minor order, of what speaks against it: most are never read. `beyond`: what its GPUs lack also when they are empty.
     """
 
     lacks: tuple[Lacking, ...] | None = None
     together: Rejection | None = None
     gpus: Callable[[], GpuLines] = tuple
+    beyond: int = 0
 
     @property
     def distance(self) -> int:
-        """How much must become free, in thousandths of a GPU."""
+        """How much must become free, in thousandths of a GPU; farther, how much no end of a pod brings."""
         if self.lacks is None:
-            return FAR if self.gpus is not tuple else 2 * FAR  # its GPUs are not even known
+            is_known = self.gpus is not tuple
+            return FAR + min(self.beyond, FAR - 1) if is_known else 2 * FAR
         if self.together is not None and self.together != FITS_NOW:
             return FAR - 1
         return sum(map(distance_of, self.lacks))
@@ -104,6 +108,17 @@ def nearest_gpus(able: Iterable[Lacking], needed: int) -> tuple[Lacking, ...] | 
     """So many on which least must become free, of those that could serve when pods end; None if they are too few."""
     found = sorted(able, key=lambda one: (distance_of(one), one[1:], one[0].minor))[:needed]
     return tuple(found) if len(found) == needed else None
+
+
+def beyond_of(lacking: Iterable[int], needed: int) -> int:
+    """What the best `needed` GPUs lack when they are empty; `lacking`: of each GPU that there is."""
+    best = heapq.nsmallest(needed, lacking)
+    return sum(best) + _ABSENT * (needed - len(best))
+
+
+def memory_beyond(wanted: int, blocks: int) -> int:
+    """The part of the wanted memory that a GPU of so many blocks does not have, in thousandths."""
+    return max(0, wanted - blocks) * 1000 // max(1, wanted)
 
 
 _Place = tuple[bool, int, str]
@@ -252,7 +267,9 @@ class Evaluator:
         short = [(each, found) for each, found in surveys if len(found.candidates.views) < each.request.gpus]
         if short:
             container, found = short[0]
-            return Shortfall(_lacking(container.request, found), gpus=partial(_gpu_lines, found))
+            lacks = _lacking(container.request, found)
+            beyond = _beyond(container.request, found) if lacks is None else 0
+            return Shortfall(lacks, gpus=partial(_gpu_lines, found), beyond=beyond)
         is_one = len(self._asked.containers) == 1
         return Shortfall((), FITS_NOW if is_one else None, partial(_gpu_lines, surveys[0][1]))
 
@@ -285,6 +302,20 @@ def _lacking(request: Request, found: Survey) -> tuple[Lacking, ...] | None:
         if rejection.resolvable
     ]
     return nearest_gpus(able, request.gpus - len(found.candidates.views))
+
+
+def _beyond(request: Request, found: Survey) -> int:
+    able, blocks = [0] * len(found.candidates.views), request.blocks_per_gpu
+    return beyond_of([*able, *(_beyond_of_gpu(blocks, *each) for each in found.rejected)], request.gpus)
+
+
+def _beyond_of_gpu(blocks: int, view: GpuView, rejection: GpuRejection) -> int:
+    """A GPU that only its state closes is nearer than a smaller one, and that nearer than one that the pod excludes."""
+    if rejection.resolvable:
+        return 0
+    excluded = rejection in (GpuRejection.UNWANTED, GpuRejection.MODEL)
+    closed = rejection is not GpuRejection.SMALL
+    return memory_beyond(blocks, view.gpu.blocks) + (_UNWANTED if excluded else int(closed))
 
 
 def _gpu_lines(found: Survey) -> GpuLines:

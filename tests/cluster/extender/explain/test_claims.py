@@ -94,6 +94,15 @@ def test_a_claim_larger_than_any_gpu_needs_other_gpus(cache: SchedulerCache) -> 
     assert changes["a"] == "the claim must ask for less, or the node must offer other GPUs"
 
 
+@pytest.mark.parametrize("gpus", [3, 100_000])
+def test_where_no_end_of_a_pod_helps_the_node_that_lacks_least_comes_first(cache: SchedulerCache, gpus: int) -> None:
+    """b and c have one GPU each, and b's is ill."""
+    cache.claims.drop_offer("a")
+    cache.claims.put_offer(offer("a-two", [0, 1]))
+    cache.claims.put_claim(claim("mine", (ClaimRequest("gpu", (DeviceRequest(NAMES.whole_gpus, gpus),)),)))
+    assert [each.node for each in explained(cache, claiming("waits", "mine")).nodes] == ["a-two", "c", "b"]
+
+
 def test_several_requests_are_judged_together_and_alone(cache: SchedulerCache) -> None:
     two = (replace(FIFTH[0], name="first"), replace(WHOLE[0], name="second"))
     cache.claims.put_claim(claim("mine", two))

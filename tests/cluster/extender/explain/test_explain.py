@@ -99,6 +99,30 @@ async def test_only_the_nearest_of_many_nodes_are_shown_in_full(extender: Extend
     assert found.reasons == {"insufficient whole GPUs": 30}
 
 
+async def test_where_no_end_of_a_pod_helps_the_node_that_lacks_least_comes_first(extender: Extender) -> None:
+    gib = 4
+    extender.put_node(node("a-small", 8, blocks=15 * gib))
+    extender.put_node(node("b-large", 8, blocks=80 * gib))
+    extender.put_node(node("c-ill", 1, blocks=141 * gib, ill=[0]))
+    extender.put_node(node("d-one", 1, blocks=80 * gib))
+    extender.put_node(node("e-unread", text="{"))
+    for blocks, gpus, order_ in (
+        (100 * gib, 1, ["c-ill", "b-large", "d-one", "a-small", "e-unread"]),
+        (16 * gib, 9, ["b-large", "a-small", "d-one", "c-ill", "e-unread"]),
+    ):
+        waits = pod(cores=100 * gpus, blocks=blocks * gpus)
+        extender.filter(ask(waits, "a-small", "b-large", "c-ill", "d-one", "e-unread"))
+        assert [each.node for each in (await explained(extender, waits)).nodes] == order_
+
+
+async def test_a_gpu_that_the_pod_excludes_is_farther_than_a_smaller_one(extender: Extender) -> None:
+    extender.put_node(node("a-other", 1, blocks=640, model="NVIDIA A100"))
+    extender.put_node(node("b-wanted", 1, blocks=320, model="NVIDIA H100"))
+    waits = pod(cores=100, blocks=400, annotations={NAMES.use_models: "H100"})
+    extender.filter(ask(waits, "a-other", "b-wanted"))
+    assert [each.node for each in (await explained(extender, waits)).nodes] == ["b-wanted", "a-other"]
+
+
 def test_the_oldest_verdicts_are_forgotten_first() -> None:
     verdicts = Verdicts(most=2)
     pods = [pod() for _ in range(3)]
