@@ -52,7 +52,7 @@ T = TypeVar("T")
 Row = TypeVar("Row")
 Document = TypeVar("Document")
 _ANONYMOUS = 'User "system:anonymous"'
-_UNAUTHORIZED = 401
+_UNAUTHORIZED, _UNAVAILABLE = 401, 503
 _NO_PATH = ("no such path", "no such view")
 _LOG_IN = "log in again"
 
@@ -123,7 +123,8 @@ def scheduler_refusal(status: int, body: bytes) -> KubeError:
     said = one_line(_message(body))
     if said.startswith(_NO_PATH):
         return _older(status, "upgrade it, or use its version of vcuda")
-    return KubeError(said or f"HTTP status {status}", code=status)
+    is_silent_of_it = status == _UNAVAILABLE and said and not said.endswith("try again")
+    return KubeError(said or f"HTTP status {status}", code=status, advice="try again" if is_silent_of_it else "")
 
 
 def _message(body: bytes) -> str:

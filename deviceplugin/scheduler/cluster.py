@@ -81,8 +81,8 @@ class ClusterWatch:
         if self.synced.is_set():  # nothing that was listed is forgotten
             return ()
         waited = (("nodes", self._nodes), ("pods", self._pods))
-        listed = tuple(f"the cluster's {what} are not listed yet" for what, each in waited if not each.synced.is_set())
-        return listed or ("the scheduler's cache is not complete yet",)
+        listed = tuple(f"it has not read the cluster's {what}" for what, each in waited if not each.synced.is_set())
+        return listed or ("its cache is not complete",)
 
     def last_events(self) -> Iterator[tuple[tuple[str], float]]:
         """Unix time of the last event by kind of object, as rows of a metric."""

@@ -26,7 +26,7 @@ from deviceplugin.cluster.extender.wire import (
     write_victims,
 )
 from deviceplugin.cluster.http import metrics
-from deviceplugin.cluster.http.server import SMALL_BODY, Verb, VerbResponse, unavailable
+from deviceplugin.cluster.http.server import SMALL_BODY, Verb, VerbResponse, not_ready_sentence, unavailable
 from deviceplugin.cluster.volcano import wire as volcano_wire
 from deviceplugin.cluster.volcano.tasks import Announcements, VolcanoTasks
 from deviceplugin.cluster.webhook.review import AdmissionWebhook, Outcome, Reply, namespace_of, read_review, refused
@@ -204,7 +204,7 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[int, bytes]:
         """The leader's, or this replica's where the leader cannot be reached: it lacks what only the leader knows."""
         if missing := self.not_ready():
-            return _error(503, f"not ready yet: {'; '.join(missing)}")
+            return _error(503, not_ready_sentence(missing))
         try:
             caller = await self._caller(headers, peer)
         except HttpError as error:
@@ -218,7 +218,7 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
         Only the leader has verdicts, so it is asked where this replica does not lead.
         """
         if missing := self.not_ready():
-            return _error(503, f"not ready yet: {'; '.join(missing)}")
+            return _error(503, not_ready_sentence(missing))
         leads, leader = self.leadership.leads, self.leadership.leader
         try:
             caller = await self._caller(headers, peer)

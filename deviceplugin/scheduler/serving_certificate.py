@@ -130,7 +130,7 @@ class Certificates:
         return self._peers[1]
 
     def missing(self) -> tuple[str, ...]:
-        return () if self.ready.is_set() else ("there is no certificate yet",)
+        return () if self.ready.is_set() else ("it has no certificate",)
 
     def expirations(self) -> Iterator[tuple[tuple[str], float]]:
         """Unix time at which each certificate expires, as rows of a metric."""

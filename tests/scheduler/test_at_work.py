@@ -186,7 +186,7 @@ async def test_without_the_api_server_it_lives_is_not_ready_and_says_why(tmp_pat
                 await asyncio.sleep(0.05)
         opened = await insecure(replica, "/readyz")
         assert opened[0] == 503
-        assert "the cluster's nodes are not listed yet; the cluster's pods are not listed yet" in opened[1]
+        assert "it has not read the cluster's nodes; it has not read the cluster's pods" in opened[1]
         assert (await insecure(replica, "/healthz"))[0] == 200
         assert (await insecure(replica, "/filter", b"{}"))[0] == 503
 

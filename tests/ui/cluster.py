@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 
 from deviceplugin.cluster.certificates.keypair import ServerTls, make_ca, make_certificate
 from deviceplugin.cluster.extender.extender import Extender
-from deviceplugin.cluster.http.server import SchedulerServer, Verb
+from deviceplugin.cluster.http.server import SchedulerServer, Verb, not_ready_sentence
 from deviceplugin.cluster.view.live import LiveUse
 from deviceplugin.cluster.view.views import Installation
 from deviceplugin.errors import KubeError
@@ -152,7 +152,8 @@ class MadeCluster:
         self.asked.append((path, dict(query)))
         self.token_asked.append(headers.get("X-Vcuda-Token", ""))
         if self.broken:
-            return self.broken, b'{"error": "not ready yet: nodes", "leader": ""}'
+            sentence = not_ready_sentence(["it has not read the cluster's nodes"])
+            return self.broken, msgspec.json.encode({"error": sentence, "leader": ""})
         assert self.views is not None
         return await self.views.answer(path, query, headers, peer)
 

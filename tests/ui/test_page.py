@@ -510,7 +510,7 @@ async def test_a_broken_connection_is_said_and_repaired(browser: Browser) -> Non
         made.broken = 503
         await visit.page.keyboard.press("r")
         await expect(visit.page.locator("#trouble")).to_have_text(
-            re.compile(r"The scheduler is not ready yet: nodes\. Trying again in \d+ s\.")
+            re.compile(r"The scheduler is not ready yet: it has not read the cluster's nodes\. Trying again in \d+ s\.")
         )
         await expect(visit.page.locator(".nodes > li")).to_have_count(8)
         made.broken = 0

@@ -57,6 +57,10 @@ def unavailable(sentence: str) -> HttpError:
     return HttpError(503, "unavailable", sentence)
 
 
+def not_ready_sentence(missing: Iterable[str]) -> str:
+    return f"the scheduler is not ready yet: {'; '.join(missing)}"
+
+
 class VerbResponse(msgspec.Struct, frozen=True):
     """`outcome` is a label of the metrics; `rejections` counts rejected nodes by reason."""
 
@@ -195,7 +199,7 @@ class Routes:
 
     async def _asked(self, verb: Verb, body: bytes) -> VerbResponse:
         if not verb.before_ready and (missing := self._service.not_ready()):
-            raise unavailable(f"not ready yet: {'; '.join(missing)}")
+            raise unavailable(not_ready_sentence(missing))
         return await verb.answer(body)
 
     def _waits(self, verb: Verb, request: HttpRequest, namespace: str) -> Room:

@@ -141,8 +141,11 @@ async def test_errors_of_a_verb_have_their_status_and_the_connection_goes_on() -
             client[1].write(b"POST /filter HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             assert (await answered(client))[::2] == (status, words)
         assert await counted(scene, "filter") == {"malformed": 1, "failed": 2}
-        scene.service.missing = ("pods are not listed yet",)
-        assert await told(port, ASKED) == (503, "not ready yet: pods are not listed yet\n")
+        scene.service.missing = ("it has not read the cluster's pods",)
+        assert await told(port, ASKED) == (
+            503,
+            "the scheduler is not ready yet: it has not read the cluster's pods\n",
+        )
 
 
 async def test_a_body_has_a_largest_size_for_itself_and_with_others() -> None:

@@ -107,11 +107,14 @@ async def test_the_view_gets_path_query_and_headers_and_its_answer_is_json() -> 
 
 async def test_nothing_is_answered_before_it_is_ready_but_it_lives() -> None:
     async with serving() as scene:
-        scene.service.missing = ("pods are not listed yet", "no certificate yet")
-        sentence = "pods are not listed yet; no certificate yet"
+        scene.service.missing = ("it has not read the cluster's pods", "it has no certificate")
+        sentence = "it has not read the cluster's pods; it has no certificate"
         assert await scene.get("/readyz") == (503, f"{sentence}\n")
         async with scene.session.post(f"{scene.url}/filter", data=b"{}") as answer:
-            assert (answer.status, await answer.text()) == (503, f"not ready yet: {sentence}\n")
+            assert (answer.status, await answer.text()) == (
+                503,
+                f"the scheduler is not ready yet: {sentence}\n",
+            )
             assert answer.headers["Connection"] == "close", "who is sent elsewhere does not stay on this connection"
         assert await scene.get("/healthz") == (200, "ok\n")
         scene.service.missing = ()
@@ -125,8 +128,8 @@ async def test_a_load_balancer_finds_the_replica_that_leads_and_the_webhook_need
         scene.service.leader = "replica-b"
         assert await scene.get("/readyz?leader") == (503, "replica-b leads\n")
         assert await scene.get("/readyz") == (200, "ok\n")
-        scene.service.missing = ("pods are not listed yet",)
-        assert await scene.get("/readyz?leader") == (503, "pods are not listed yet\n")
+        scene.service.missing = ("it has not read the cluster's pods",)
+        assert await scene.get("/readyz?leader") == (503, "it has not read the cluster's pods\n")
 
 
 def test_loopback_addresses_are_recognized() -> None:
