@@ -8,17 +8,20 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.admission import DeniedError, ca_bundle, create_pod
+from sandbox.consistency import look
 from sandbox.scheduler import explain, page_server, vcuda
-from scripts.demonstration import cluster_checks, cluster_inspect, volcano_steps
+from scripts.demonstration import cluster_checks, cluster_inspect, greedy, volcano_steps
 from scripts.demonstration.cluster_inspect import Gang, Placed, PolicyRun
 from scripts.demonstration.output import Output
 from scripts.demonstration.pods import (
     ARRIVALS,
+    BUSY,
     CORE,
     HAMI,
     IMPOSSIBLE,
@@ -171,8 +174,11 @@ class _ClusterRun:
                 lambda: cluster_inspect.condition(cluster, name) != cluster_inspect.UNSCHEDULED,
                 lambda: f"kube-scheduler has not looked at pod {name}",
             )
-            async with page_server(cluster.scheduler, cluster.ca_file()) as address:
-                self.output.say(f"Open {address}\nThe address works once. Press Ctrl-C to end.")
+            async with self._busy(), page_server(cluster.scheduler, cluster.ca_file()) as address:
+                self.output.say(
+                    f"{' and '.join(BUSY)} run a program that takes all that it can get; the other pods leave their "
+                    f"GPUs idle.\n\nOpen {address}\nThe address works once. Press Ctrl-C to end."
+                )
                 await asyncio.Event().wait()
 
     async def compare_policies(self) -> None:
@@ -307,6 +313,15 @@ class _ClusterRun:
             await node.agent.stop()
 
     # Their parts
+
+    @asynccontextmanager
+    async def _busy(self) -> AsyncIterator[None]:
+        """The greedy program in some of the pods, on the nodes where they are."""
+        async with AsyncExitStack() as stack:
+            for name in BUSY:
+                node = self.cluster.nodes[cluster_inspect.node_of(self.cluster, name)]
+                await stack.enter_async_context(greedy.started(node, [look(node, name, namespace=NAMESPACE)]))
+            yield
 
     async def _submit(self, pod: Json) -> Json:
         """What `kubectl create` does: through the webhook into the store."""

@@ -25,6 +25,7 @@ from scripts.demonstration.setup import DemoError
 
 SECONDS = 5.0
 MORE_S = 60.0
+ENDLESS_S = 1e6
 MIB = 1 << 20
 GRANT = Path("/etc/vcuda")
 
@@ -97,7 +98,7 @@ class _Running:
 
 async def run(node: GpuNode, pods: Iterable[SeenPod]) -> list[Slice]:
     """One program for the one container of each pod, all at once, until the last one has ended."""
-    async with _started(node, pods) as running:
+    async with started(node, pods, seconds=SECONDS) as running:
         try:
             async with asyncio.timeout(SECONDS + MORE_S), asyncio.TaskGroup() as group:
                 watch = group.create_task(_watch(node, running))
@@ -109,11 +110,14 @@ async def run(node: GpuNode, pods: Iterable[SeenPod]) -> list[Slice]:
 
 
 @asynccontextmanager
-async def _started(node: GpuNode, pods: Iterable[SeenPod]) -> AsyncIterator[list[_Running]]:
+async def started(
+    node: GpuNode, pods: Iterable[SeenPod], *, seconds: float = ENDLESS_S
+) -> AsyncIterator[list[_Running]]:
+    """The programs, which end with the block at the latest."""
     running: list[_Running] = []
     try:
         for pod in pods:
-            running += [await _start(node, pod)]
+            running += [await _start(node, pod, seconds)]
         yield running
     finally:
         for each in running:
@@ -122,13 +126,13 @@ async def _started(node: GpuNode, pods: Iterable[SeenPod]) -> AsyncIterator[list
                 await each.process.wait()
 
 
-async def _start(node: GpuNode, pod: SeenPod) -> _Running:
+async def _start(node: GpuNode, pod: SeenPod, seconds: float) -> _Running:
     """It holds its memory until it ends, so that the driver can be asked about it."""
     (container,) = pod.containers
     base = node.home / "containers" / pod.name
     _mount(container.view, base)
     process = await asyncio.create_subprocess_exec(
-        *(PROGRAMS / "slice", "--exact", "--seconds", str(SECONDS), "--hold-mib", str(MIB)),
+        *(PROGRAMS / "slice", "--exact", "--seconds", str(seconds), "--hold-mib", str(MIB)),
         env={**node.gpus.environment, **_environment(container.view, base)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

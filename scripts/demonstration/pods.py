@@ -74,6 +74,8 @@ SERVICES = (
     with_policy("embed", 60, 64, "spread"),
     with_policy("rerank", 60, 64, "spread"),
 )
+BUSY = ("notebook", "embed")
+"""Of the pods that run beside the page these run the greedy program, one on each node; the others have idle GPUs."""
 WAITING = share("llm", 75, 64)
 SURVIVORS = tuple(share(f"web-{number}", 60, 64) for number in range(1, 5))
 RACKS = {"rack-1": 8, "rack-2": 8, "rack-3": 4, "rack-4": 4}

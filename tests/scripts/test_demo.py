@@ -1,5 +1,6 @@
 """`scripts/demo`, by which README.md and docs/first-hour.md begin: both shows keep their promises."""
 
+import asyncio
 import re
 import signal
 from pathlib import Path
@@ -109,6 +110,11 @@ async def test_the_page_shows_the_demos_cluster_until_ctrl_c(short_tmp: Path) ->
             found = await answer.json()
         assert (found["nodes"], found["gpus"], found["pods_pending"]) == (2, 4, 1)
         assert found["gpus_measured"] == 4, "its agents are asked"
+        while not found["cores_used"]:
+            await asyncio.sleep(0.5)
+            async with session.get(f"{base}/view/cluster?live=1", headers=headers) as answer:
+                found = await answer.json()
+        assert found["cores_used"] < found["cores_allocated"], "two pods are busy, and the others idle"
         async with session.get(f"{base}/view/pods", headers=headers) as answer:
             names = [row["pod"] for row in (await answer.json())["items"]]
     process.send_signal(signal.SIGINT)
