@@ -107,16 +107,19 @@ def _memory_part(row: PodRow) -> float | None:
     return None if used is None or not _blocks(row) else used / (_blocks(row) * BLOCK_BYTES)
 
 
-def _pod_total(rows: Sequence[PodRow]) -> PodRow:
-    """One container with all their shares, which name no GPU."""
+def _pod_total(rows: Sequence[PodRow]) -> PodRow | None:
+    """Of what is allocated: one container with all their shares, which name no GPU. None if nothing is allocated."""
+    rows = [row for row in rows if row.stage is not PodStage.PENDING]
+    if not rows:
+        return None
     shares = tuple(replace(share, uuid="") for row in rows for each in row.containers for share in each.shares)
     one = ContainerRow("", sum(map(_cores, rows)), sum(map(_blocks, rows)), shares)
     return replace(rows[0], containers=(one,), reason="")
 
 
-def _container_total(rows: Sequence[ContainerEntry]) -> ContainerEntry:
+def _container_total(rows: Sequence[ContainerEntry]) -> ContainerEntry | None:
     pod = _pod_total([each.pod for each in rows])
-    return ContainerEntry(pod, pod.containers[0])
+    return None if pod is None else ContainerEntry(pod, pod.containers[0])
 
 
 def _status_colour(row: PodRow) -> Colour | None:
@@ -358,8 +361,9 @@ def pods(
 ) -> None:
     """List pods that request GPUs: node and GPUs of those that have them, and why the others are Pending.
 
-    CORES are 1/100 of a GPU's time. Pending: no node is chosen. Reserved: GPUs are chosen, and the pod is being bound.
-    Bound: the pod has its node. `explain` says more about one pod.
+    CORES (1/100 of a GPU's time) and MEMORY are allocated; those of a Pending pod are what it asks for, and in no sum.
+    Pending: no node is chosen. Reserved: GPUs are allocated, and the pod is being bound. Bound: the pod has its node.
+    `explain` says more about one pod.
     """
     query = ({"stage": status} if status else {}) | ({"name": named} if named else {})
     example = "docs/ask-for-a-share.md has a pod that asks for a share"

@@ -304,14 +304,15 @@ _BARS = ((10, 99), (6, 99), (6, 4))
 class Kind(msgspec.Struct, Generic[Row], frozen=True):
     """How one kind of row is shown; the words of `sorts` are those of the view's queries too.
 
-    `total`: a row that is the sum of others. `omitted`: fields that are not in its JSON, as nobody asked for them.
+    `total`: a row that is the sum of others, None if they have none. `omitted`: fields that are not in its JSON, as
+    nobody asked for them.
     """
 
     what: str
     columns: tuple[Field[Row], ...]
     sorts: Mapping[str, Sort[Row]]
     name: Callable[[Row], str]
-    total: Callable[[Sequence[Row]], Row] | None = None
+    total: Callable[[Sequence[Row]], Row | None] | None = None
     omitted: tuple[str, ...] = ()
 
     def ordered(self, rows: Sequence[Row], sort_by: str = "", *, reverse: bool = False) -> list[Row]:
@@ -336,9 +337,10 @@ class Kind(msgspec.Struct, Generic[Row], frozen=True):
         """`total`: the name of a last line that is the sum of these rows; empty for none."""
         cells = [[each.text(row, at) for each in self.columns] for row in rows]
         made = [*rows]
-        if total and self.total is not None and len(rows) > 1:
-            made.append(self.total(rows))
-            cells.append(self._sum_cells(made[-1], at, total))
+        summed = self.total(rows) if total and self.total is not None and len(rows) > 1 else None
+        if summed is not None:
+            made.append(summed)
+            cells.append(self._sum_cells(summed, at, total))
         filled = self._bars(made, cells, width) if is_terminal() and width is not None and not wide else {}
         looks = self._looks(made, cells, filled) if has_colours() else {}
         return table(self.columns, cells, headers=headers, wide=wide, width=width, looks=looks)

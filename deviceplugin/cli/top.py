@@ -55,13 +55,12 @@ class TopTable(msgspec.Struct, frozen=True):
         return self.kind.columns[0].heading == "NAMESPACE"
 
 
-_BOUND = {"stage": "bound"}
-"""Pods to which GPUs are allocated; pending ones use none."""
+_ALLOCATED = {"stage": "allocated"}
 TABLES = {
     "nodes": TopTable(NODE_USE, NODE_ROWS, 250),
     "gpus": TopTable(GPU_USE, NODE_ROWS, 100, {"gpus": "1"}, gpu_entries),
-    "pods": TopTable(POD_USE, POD_ROWS, 250, _BOUND),
-    "containers": TopTable(CONTAINER_USE, POD_ROWS, 250, _BOUND, container_entries),
+    "pods": TopTable(POD_USE, POD_ROWS, 250, _ALLOCATED),
+    "containers": TopTable(CONTAINER_USE, POD_ROWS, 250, _ALLOCATED, container_entries),
     "namespaces": TopTable(NAMESPACE_USE, NAMESPACE_ROWS, 250),
 }
 SORTS = sorted({word for each in TABLES.values() for word in each.kind.sorts})

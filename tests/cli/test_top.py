@@ -51,7 +51,7 @@ async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
     ]
     scene = cluster()
     containers = (await vcuda(scene, tmp_path, "top", "containers", "-A", "-o", "json")).stdout
-    asked = {"live": "1", "sort": "node", "stage": "bound", "limit": "5000"}
+    asked = {"live": "1", "sort": "node", "stage": "allocated", "limit": "5000"}
     assert scene.asked[-1] == (f"{SERVICE}/view/pods", asked), "pods of one node are on one page"
     assert [each["container"]["name"] for each in json.loads(containers)["items"]] == ["main", "main"]
 

@@ -198,7 +198,8 @@ class Cluster:
             wanted = [each for each in self.pods if fnmatch(each.namespace, query.get("namespace", "*"))]
             wanted = [each for each in wanted if each.namespace in allowed]
             wanted = [each for each in wanted if query.get("name", "") in each.pod]
-            wanted = [each for each in wanted if query.get("stage", each.stage.value) == each.stage.value]
+            stages = {"allocated": ("reserved", "bound")}.get(query.get("stage", ""), (query.get("stage"),))
+            wanted = [each for each in wanted if "stage" not in query or each.stage.value in stages]
             return self._page(PodsView, head, wanted, query)
         if path == "/view/namespaces":
             return self._page(NamespacesView, head | {"others": self.others}, self.namespaces, query)

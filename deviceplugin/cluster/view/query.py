@@ -97,6 +97,11 @@ OF_GPUS = (NodeSort.CORES, NodeSort.MEMORY, *BY_NODE_USE)
 OF_CONTAINERS = (PodSort.CORES, PodSort.MEMORY, *BY_POD_USE)
 
 
+ALL_STAGES = frozenset(PodStage)
+_STAGES = {each.value: frozenset({each}) for each in PodStage} | {"allocated": ALL_STAGES - {PodStage.PENDING}}
+"""By what a caller writes."""
+
+
 class NodeFilter(enum.Enum):
     """Nodes with a free GPU, or with a problem."""
 
@@ -143,7 +148,7 @@ class PodsQuery(msgspec.Struct, frozen=True):
     namespace: str = ""
     name: str = ""
     node: str = ""
-    stage: PodStage | None = None
+    stages: frozenset[PodStage] = ALL_STAGES
     live: bool = False
     allowed: frozenset[str] | None = None
 
@@ -224,7 +229,7 @@ def pods_query(asked: Mapping[str, str]) -> PodsQuery:
         namespace=asked.get("namespace", ""),
         name=asked.get("name", "").lower(),
         node=asked.get("node", ""),
-        stage=_choice(PodStage, asked, "stage"),
+        stages=_STAGES[_word(asked, "stage", [*_STAGES])] if "stage" in asked else ALL_STAGES,
         live=live,
     )
 

@@ -347,11 +347,11 @@ class ClusterViews:
 
     async def _pods(self, query: PodsQuery) -> AsyncIterator[_Listed]:
         names = (query.node,) if query.node else tuple(self._cache.nodes)
-        if query.stage is not PodStage.PENDING:
+        if query.stages != {PodStage.PENDING}:
             infos = filter(None, map(self._cache.nodes.get, names))
             async for each in paced(chain.from_iterable(map(self._placed_on, infos)), _pod_steps):
                 yield each
-        if query.stage in (None, PodStage.PENDING) and not query.node:
+        if PodStage.PENDING in query.stages and not query.node:
             async for pod in self._waiting():
                 yield _Listed(pod.pod.ref, pod=pod)
 
@@ -359,7 +359,7 @@ class ClusterViews:
         ref = each.ref
         if not _is_asked_for_pod(each, query):
             return None
-        if query.stage is not None and query.stage is not each.stage:
+        if each.stage not in query.stages:
             return None
         last: Key = (ref.namespace, ref.name, ref.uid, each.node)
         if query.sort is PodSort.NAME:

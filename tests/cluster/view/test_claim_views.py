@@ -210,10 +210,10 @@ async def test_pods_by_claims_stand_among_the_others(mixed: Scene) -> None:
 async def test_pods_with_claims_are_found_and_sorted(mixed: Scene) -> None:
     cases: list[tuple[PodsQuery, list[str | None]]] = [
         (PodsQuery(node="a"), ["both", "one", "two"]),
-        (PodsQuery(stage=PodStage.BOUND, sort=PodSort.CORES), ["one", "both", "two", "apart"]),
+        (PodsQuery(stages=frozenset({PodStage.BOUND}), sort=PodSort.CORES), ["one", "both", "two", "apart"]),
         (PodsQuery(sort=PodSort.NODE), ["both", "one", "two", "apart"]),
         (PodsQuery(namespace="other"), []),
-        (PodsQuery(stage=PodStage.PENDING), []),
+        (PodsQuery(stages=frozenset({PodStage.PENDING})), []),
     ]
     found = [(query, [row.pod for row in (await mixed.views.pods(query)).items]) for query, _ in cases]
     assert found == cases

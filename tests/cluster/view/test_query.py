@@ -43,8 +43,9 @@ def test_every_parameter_is_taken() -> None:
     )
     found = pods_query({"namespace": "ml", "node": "n", "stage": "pending", "sort": "age", "name": "Train"})
     assert found == PodsQuery(
-        PageQuery(100), PodSort.AGE, namespace="ml", name="train", node="n", stage=PodStage.PENDING
+        PageQuery(100), PodSort.AGE, namespace="ml", name="train", node="n", stages=frozenset({PodStage.PENDING})
     )
+    assert pods_query({"stage": "allocated"}).stages == {PodStage.RESERVED, PodStage.BOUND}
     sums = namespaces_query({"namespace": "ml*", "sort": "idle", "live": "1", "order": "desc"})
     assert sums == NamespacesQuery(PageQuery(100, descending=True), NamespaceSort.IDLE, "ml*", live=True)
     assert nodes_query({"sort": "used", "by": "gpu", "live": "1"}).by_part

@@ -141,9 +141,11 @@ async def test_pods_wait_with_a_reason_are_reserved_and_bound(busy: Scene) -> No
     (container,) = found["one"].containers
     assert [(share.minor, share.cores, share.blocks) for share in container.shares] == [(0, 30, 8)]
     assert found["chosen"].node in ("a", "b")
-    waiting = await busy.views.pods(PodsQuery(stage=PodStage.PENDING))
+    waiting = await busy.views.pods(PodsQuery(stages=frozenset({PodStage.PENDING})))
     assert [row.pod for row in waiting.items] == ["large", "other"]
-    assert [row.pod for row in (await busy.views.pods(PodsQuery(node="a", stage=PodStage.BOUND))).items] == [
+    assert [
+        row.pod for row in (await busy.views.pods(PodsQuery(node="a", stages=frozenset({PodStage.BOUND})))).items
+    ] == [
         "one",
         "two",
     ]
