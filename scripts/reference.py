@@ -149,7 +149,7 @@ reasons counts to the one of most nodes, of those that may go away when other po
 
 ## Useful queries
 
-- Why pods are Pending: `sum by (reason) (vcuda_scheduler_pending_pods) > 0`, and for one pod `kubectl vcuda explain POD`
+- Why pods are Pending: `sum by (reason) (vcuda_scheduler_pending_pods) > 0`; of one pod: `kubectl vcuda explain POD`
 - Filter too slow, as its 99th percentile:
   `histogram_quantile(0.99, rate(vcuda_scheduler_request_duration_seconds_bucket{{verb="filter"}}[5m])) > 0.01`
 - Binds that failed: `rate(vcuda_scheduler_requests_total{{verb="bind",outcome!="bound"}}[5m])`

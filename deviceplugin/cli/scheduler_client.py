@@ -123,8 +123,8 @@ def scheduler_refusal(status: int, body: bytes) -> KubeError:
     said = one_line(_message(body))
     if said.startswith(_NO_PATH):
         return _older(status, "upgrade it, or use its version of vcuda")
-    is_silent_of_it = status == _UNAVAILABLE and said and not said.endswith("try again")
-    return KubeError(said or f"HTTP status {status}", code=status, advice="try again" if is_silent_of_it else "")
+    lacks_advice = status == _UNAVAILABLE and said and not said.endswith("try again")
+    return KubeError(said or f"HTTP status {status}", code=status, advice="try again" if lacks_advice else "")
 
 
 def _message(body: bytes) -> str:

@@ -186,7 +186,9 @@ async def test_a_pod_has_its_gpu_its_use_and_the_last_quarter_of_an_hour(browser
         await visit.open(f"{url}/ui/#/pods/serving/chat-7b-00")
         main = visit.page.locator("main")
         await expect(main).to_contain_text("No samples yet: vcuda-scheduler-0 keeps one a minute")
-        await expect(visit.page.locator(".facts")).to_contain_text("Requested40 cores, 24 GiBAllocated40 cores, 24 GiBNodegpu-a100-1")
+        await expect(visit.page.locator(".facts")).to_contain_text(
+            "Requested40 cores, 24 GiBAllocated40 cores, 24 GiBNodegpu-a100-1"
+        )
         await expect(visit.page.locator("tbody tr")).to_contain_text("36 of 404018 of 24 GiB")
         assert made.views is not None
         await made.views.sample()
