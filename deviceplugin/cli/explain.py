@@ -99,7 +99,7 @@ def _as_lines(found: Explanation, *, full: bool) -> list[str]:
     most = _MOST_ASKED if found.nodes else _MOST_OF_BOUND
     about = _cut_list([*found.asked, *found.why], most, full=full)
     lines = [*_heading(found), *(f"  {line}" for line in about)]
-    lines += ["  cores: 1/100 of a GPU's time"] * bool(about)
+    lines += ["  cores: 1/100 of a GPU's time"] * any(" cores" in line for line in about)
     if found.at:
         at = dt.datetime.fromtimestamp(found.at, dt.UTC)
         lines.append(f"  kube-scheduler last asked at {at:%Y-%m-%d %H:%M:%S UTC}")

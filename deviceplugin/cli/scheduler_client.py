@@ -312,8 +312,8 @@ class SchedulerClient:
         shown, tried = await self._tokens.shown(_namespace_of(path, query) if asks_names else self.namespace)
         answer = await self._proxied(path, query, {TOKEN_HEADER: ",".join(shown)} if shown else {})
         if answer.status == _FORBIDDEN and not shown and "error" in answer.document:
-            missing, advice = _no_token(tried)
-            raise KubeError(f"{answer.document['error']}; {missing}", code=_FORBIDDEN, advice=advice)
+            missing, advice = _may_not_read(tried)
+            raise KubeError(missing, code=_FORBIDDEN, advice=advice)
         if answer.status != 200 and "error" not in answer.document:  # from the API server, or no scheduler of ours
             raise api_refusal(answer.status, answer.body, self.connection, self._source)
         return answer
@@ -381,23 +381,18 @@ def _namespace_of(path: str, query: Query) -> str:
     return query.get("namespace", "") or pod.partition("/")[0]
 
 
-def _no_token(tried: Sequence[str]) -> tuple[str, str]:
-    """What is missing, and what to do."""
+def _may_not_read(tried: Sequence[str]) -> tuple[str, str]:
+    """For a caller who may make a token in none of these namespaces: what is missing, and what to do."""
     if not tried:
         return (
             "no such namespace is in a context of your kubeconfig, and you may list none",
             "name one whole with -n",
         )
-    more = f" or {len(tried) - 1} more" if len(tried) > 1 else ""
-    finding = (
-        f"you may create a token neither of service account {_VIEW_ACCOUNT}, for all pods, nor of {_USUAL_ACCOUNT} in "
-        f"namespace {tried[0]}{more}, for its pods"
+    more = f", nor of {len(tried) - 1} more" if len(tried) > 1 else ""
+    return (
+        f"you may not read the pods of namespace {tried[0]}{more}",
+        "ask for the ClusterRole edit there, or use -n with one of yours",
     )
-    advice = (
-        "an administrator gives you the first with the chart's value operators.subjects, the second with the "
-        "ClusterRole edit in that namespace"
-    )
-    return finding, advice
 
 
 @asynccontextmanager

@@ -202,11 +202,14 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
     async def view(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], peer: str
     ) -> tuple[int, bytes]:
-        """The leader's, or this replica's where the leader cannot be reached: it lacks what only the leader knows."""
+        """The leader's, or this replica's where the leader cannot be reached: it lacks what only the leader knows.
+
+        A token that the API server does not know is refused for sums too, which need none.
+        """
         if missing := self.not_ready():
             return _error(503, not_ready_sentence(missing))
         try:
-            caller = await self._caller(headers, peer)
+            caller = await self.views.owner(headers, peer)
         except HttpError as error:
             return _error(error.status, error.sentence, self.leadership.leader)
         by_leader = await self.link.ask(path, query, headers, caller=caller)
@@ -221,7 +224,7 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
             return _error(503, not_ready_sentence(missing))
         leads, leader = self.leadership.leads, self.leadership.leader
         try:
-            caller = await self._caller(headers, peer)
+            caller = await self.views.owner(headers, peer)
             reads_all = await self.views.reads_all(headers, namespace, peer)
         except HttpError as error:
             return _error(error.status, error.sentence, leader)
@@ -236,10 +239,6 @@ class SchedulerService(msgspec.Struct, frozen=True, kw_only=True):
             return _error(503, f"only the leader can explain this pod, and {_away(leader)}; try again", leader)
         sentence = f"pod {namespace}/{name} not found: it does not exist, requests no vcuda resources, or has finished"
         return _error(404, sentence, leader)
-
-    async def _caller(self, headers: Mapping[str, str], peer: str) -> str:
-        """Whose part of the leader's time a question takes, where it is passed on; HttpError for an unknown token."""
-        return "" if self.leadership.leads else await self.views.owner(headers, peer)
 
     async def _review(self, body: bytes) -> VerbResponse:
         """A large one in a thread, one at a time, so that kube-scheduler waits for no stranger's pod.

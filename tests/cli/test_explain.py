@@ -239,7 +239,7 @@ async def test_text_of_others_in_an_explanation_moves_no_cursor_and_begins_no_li
     node = {"node": evil, "reason": evil, "change": evil, "gpus": [gpu]}
     document = {"pod": "d/p", "sentence": evil, "asked": [evil], "at": 0, "reasons": {evil: 1}, "nodes": [node]}
     document |= {"left_out": 0, "why": [evil], "condition": evil, "node": None, "now": False, "main_reason": evil}
-    for words, count in (((), 12), (("--all",), 13)):
+    for words, count in (((), 11), (("--all",), 12)):
         said = (await vcuda(Cluster(explanations={"d/p": document}), tmp_path, "explain", "d/p", *words)).stdout
         lines = said.splitlines()
         assert len(lines) == count

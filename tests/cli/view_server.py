@@ -42,7 +42,7 @@ from deviceplugin.structs import replace
 
 AT = 1_700_000_000.0
 TOKEN = "eyJ.view.token"
-REFUSED = "the pods are shown to those who may list them; show a token"
+REFUSED = "the pods are shown with a token only"
 GIB = 1 << 30
 SERVICE = "/api/v1/namespaces/kube-system/services/https:vcuda-scheduler:https/proxy"
 ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/vcuda-view/token"

@@ -220,8 +220,9 @@ async def test_of_two_replicas_one_answers_kube_scheduler_both_serve_the_webhook
         said = await scene.until(second, "/explain?pod=default/p", lambda status, _: status == 200)
         assert (await scene.ask(first, "/explain?pod=default/p"))[1] == said
         assert (await scene.ask(second, "/view/cluster"))[1]["replica"] == "replica-a"
-        status, found = await scene.ask(second, "/view/pods", headers={"X-Vcuda-Token": "unknown"})
-        assert (status, found["leader"]) == (401, "replica-a")
+        for replica, path in ((second, "/view/pods"), (second, "/view/nodes"), (first, "/view/nodes")):
+            status, found = await scene.ask(replica, path, headers={"X-Vcuda-Token": "unknown"})
+            assert (status, found["leader"]) == (401, "replica-a"), "also where no token is needed"
         status, found = await scene.ask(second, "/view/pods", headers={**VIEWING, "X-Vcuda-Forwarded": "replica-a"})
         assert (status, found["replica"]) == (200, "replica-b"), "one hop"
         await first.end(signal.SIGTERM)

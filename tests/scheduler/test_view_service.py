@@ -133,7 +133,7 @@ async def test_sums_are_for_everybody_and_pods_for_who_may_list_them(
             assert (status, sorted(refused)) == (403, ["error", "leader"])
             named = query.get("namespace", "d" if path.startswith("/view/pods/") else "")
             where = f"namespace {named}" if named not in ("", "*") else "all namespaces"
-            assert refused["error"].startswith(f"the pods of {where} are shown to those who may list them")
+            assert refused["error"].startswith(f"the pods of {where} are shown with a token only; give ")
             assert (await asked(service, path, query, token="good"))[0] == 200
             assert (await asked(service, path, query, token="forged"))[0] == 401
 

@@ -49,6 +49,9 @@ _MOST_ASKING, _MOST_OF_PEER = 256, 16
 _MOST_WRONG = 20
 """Tokens of one peer that the API server does not know, in a minute."""
 _WAIT_S = 5.0
+_SHOWS_NONE = "{} are shown with a token only; give --token-file to vcuda, or send a header Authorization: Bearer"
+_NOT_OF_ONE = "you may not read {}; ask for the ClusterRole edit there, or use -n with one of yours"
+_NOT_OF_ALL = "you may not read {}; use -n with one of yours, or ask for the chart's value operators.subjects"
 _Question = tuple[bytes, str]
 
 
@@ -108,10 +111,10 @@ class Viewers:
     async def reads_all(self, token: str, namespace: str, peer: str) -> bool:
         """False: of this namespace only. An empty `namespace` asks for all. Raises an HttpError."""
         if not token:
-            raise _forbidden(namespace, "show a token (--token-file of vcuda, or a header Authorization: Bearer)")
+            raise _forbidden(_SHOWS_NONE.format(_pods_of(namespace)))
         pods = (await self._owner(token, namespace, peer)).pods
         if pods is _Pods.NONE:
-            raise _forbidden(namespace, "the owner of this token may not")
+            raise _forbidden((_NOT_OF_ONE if namespace else _NOT_OF_ALL).format(_pods_of(namespace)))
         return pods is _Pods.ALL
 
     async def owner(self, token: str, peer: str) -> str:
@@ -258,9 +261,11 @@ def _home_of(account: str) -> str:
     return parts[2] if len(parts) == 4 and parts[:2] == ["system", "serviceaccount"] else ""
 
 
-def _forbidden(namespace: str, why: str) -> HttpError:
-    where = f"namespace {namespace[:80]}" if namespace else "all namespaces"
-    sentence = f"the pods of {where} are shown to those who may list them, or get {RIGHT}; {why}"
+def _pods_of(namespace: str) -> str:
+    return f"the pods of {f'namespace {namespace[:80]}' if namespace else 'all namespaces'}"
+
+
+def _forbidden(sentence: str) -> HttpError:
     return HttpError(FORBIDDEN, "unauthorized", sentence)
 
 
