@@ -19,10 +19,19 @@ from deviceplugin.errors import ConfigError, ParseError, RequestError
 from deviceplugin.kube.structs import exact_quantity
 from deviceplugin.model.allocation import Allocation, ContainerRef, ContainerRole, GpuShare, PodRef, PodUid
 from deviceplugin.model.gpu import Driver, Gpu, GpuUuid, Health, Inventory
+from deviceplugin.model.pod import MOST_MIB
 from deviceplugin.model.pod_request import MOST_PARTS
 from deviceplugin.model.preferences import GpuFilter, GpuPolicy
 from deviceplugin.model.request import Request, parse_request
-from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU, MIB, blocks_for, format_blocks
+from deviceplugin.model.units import (
+    BLOCK_BYTES,
+    BLOCK_MIB,
+    CORES_PER_GPU,
+    DEFAULT_CORES,
+    MIB,
+    blocks_for,
+    format_blocks,
+)
 from deviceplugin.placement.describe import gpus_text
 from deviceplugin.placement.pod import Choice
 from deviceplugin.placement.pod import place as choose
@@ -181,8 +190,15 @@ _MEMORY = SettingType("memory", "BLOCKS|QUANTITY", _read_memory)
     "--cores",
     type=_CORES,
     metavar=_CORES.metavar,
-    required=True,
-    help="Requested cores (1/100 of a GPU): 1-99 for a share, 100 for a GPU, then multiples of 100.",
+    help="Requested cores (1/100 of a GPU): 1-99 for a share, 100 for a GPU, then multiples of 100. Without them a "
+    f"request for memory gets {DEFAULT_CORES} of each GPU, as from the webhook.",
+)
+@click.option(
+    "--memory-mib",
+    "mib",
+    type=click.IntRange(1, MOST_MIB),
+    metavar="MIB",
+    help="Requested memory in MiB, as in tencent.com/vcuda-memory-mib, rounded up to blocks of 256 MiB.",
 )
 @click.option(
     "--memory",
@@ -190,8 +206,8 @@ _MEMORY = SettingType("memory", "BLOCKS|QUANTITY", _read_memory)
     type=_MEMORY,
     metavar=_MEMORY.metavar,
     default="0",
-    help="Requested memory: blocks of 256 MiB, or a quantity such as 8Gi, rounded up to blocks. Without it a share "
-    "gets its part of the smallest GPU, as from the webhook.",
+    help="The same in blocks of 256 MiB, or as a quantity such as 8Gi. Without memory a share gets its part of the "
+    "smallest GPU, as from the webhook.",
 )
 @click.option(
     "--gpu-memory",
@@ -247,7 +263,8 @@ def place(
     file: str,
     held: tuple[tuple[int, int, int | None], ...],
     unhealthy: tuple[int, ...],
-    cores: int,
+    cores: int | None,
+    mib: int | None,
     blocks: int,
     gpu_memory_mib: int | None,
     parts: int,
@@ -267,10 +284,7 @@ def place(
     Prints the minor numbers of the chosen GPUs and the reason. If the request does not fit, one sentence on standard
     error says why, and the exit status is 1.
     """
-    if cores == 0 and not blocks:
-        raise RequestError(
-            "--cores 0 requests nothing; write 1 to 99 for a share, 100 for a GPU, then multiples of 100"
-        )
+    cores, blocks = _requested(cores, mib, blocks, parts)
     node = read_node(file, gpu_memory_mib)
     inventory = with_unhealthy(node.inventory, unhealthy)
     blocks = blocks or _blocks_for(cores, parts, inventory)
@@ -287,6 +301,23 @@ def place(
         say(*_as_lines(choice, explain))
     else:
         show_document(_document(choice, explain), output)
+
+
+def _requested(cores: int | None, mib: int | None, blocks: int, parts: int) -> tuple[int, int]:
+    """Cores and blocks over all GPUs; the blocks are 0 where none are asked for."""
+    if mib is not None:
+        if blocks:
+            raise click.UsageError("--memory and --memory-mib are the same; give one of them")
+        blocks = parts * math.ceil(math.ceil(mib / parts) / BLOCK_MIB)
+    if cores is None:
+        if not blocks:
+            raise click.UsageError("missing option '--cores' or '--memory-mib'")
+        return parts * DEFAULT_CORES, blocks
+    if cores == 0 and not blocks:
+        raise RequestError(
+            "--cores 0 requests nothing; write 1 to 99 for a share, 100 for a GPU, then multiples of 100"
+        )
+    return cores, blocks
 
 
 def _blocks_for(cores: int, parts: int, inventory: Inventory) -> int:

@@ -17,7 +17,14 @@ from deviceplugin.config.command import LogSettings, Program, section, setting
 from deviceplugin.errors import ConfigError, ParseError
 from deviceplugin.model.allocation import NODE_STATE
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy
-from deviceplugin.model.units import CORES_PER_GPU, DEFAULT_DOMAIN, ResourceNames, ShareMemory, parse_share_memory
+from deviceplugin.model.units import (
+    CORES_PER_GPU,
+    DEFAULT_CORES,
+    DEFAULT_DOMAIN,
+    ResourceNames,
+    ShareMemory,
+    parse_share_memory,
+)
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -277,7 +284,7 @@ class WebhookSettings:
     )
     default_cores: int = setting(
         "default-cores",
-        10,
+        DEFAULT_CORES,
         "Cores of each GPU for a container that requests only memory; 0: such a pod is denied.",
         _CORES,
     )

@@ -65,6 +65,10 @@ def blocks_in(memory_bytes: int) -> int:
     return memory_bytes // BLOCK_BYTES
 
 
+DEFAULT_CORES = 10
+"""Of each GPU, for a request of memory alone."""
+
+
 def blocks_for(cores: int, gpu_blocks: int) -> int:
     """The part of a GPU's memory that goes with so many cores of it; at least one block."""
     return max(1, gpu_blocks * cores // CORES_PER_GPU)

@@ -109,7 +109,11 @@ async def test_what_was_probably_meant(subtests: pytest.Subtests) -> None:
         (["verison"], "no such command 'verison'; did you mean version?"),
         (["zzz"], "no such command 'zzz'; see vcuda --help"),
         (["place", "--core", "1"], "no such option '--core'; did you mean --cores or --cordon?"),
-        (["place"], "missing '--topology', '--cores'; see vcuda place --help"),
+        (["place"], "missing option '--topology'; see vcuda place --help"),
+        (
+            ["place", "--topology", "emulator/profiles/pcie-mixed.json"],
+            "missing option '--cores' or '--memory-mib'; see vcuda place --help",
+        ),
         (["simulate"], "missing '--nodes', '--pods'; see vcuda simulate --help"),
         (["place", "--cores", "3"], "missing option '--topology'; see vcuda place --help"),
         (["--bogus"], "no such option '--bogus'; see vcuda --help"),

@@ -286,6 +286,23 @@ def test_memory_is_blocks_or_a_quantity(matrix: str, subtests: pytest.Subtests) 
             assert found.stdout == wanted.stdout
 
 
+def test_memory_in_mib_is_asked_for_as_pods_do_and_alone(matrix: str, subtests: pytest.Subtests) -> None:
+    for given, meant in (
+        ("--cores 20 --memory-mib 2048", "--cores 20 --memory 8"),
+        ("--cores 20 --memory-mib 2049", "--cores 20 --memory 9"),
+        ("--cores 20 --memory-mib 2050 --gpus 2", "--cores 20 --memory 10 --gpus 2"),
+        ("--memory-mib 4096", "--cores 10 --memory 16"),
+        ("--memory 4Gi --gpus 2", "--cores 20 --memory 16 --gpus 2"),
+    ):
+        with subtests.test(given=given):
+            # Beside these 85 cores 10 have room, and 20 have not.
+            args = ("--topology", matrix, "--occupied", "0:85", "--explain")
+            found, wanted = (vcuda_place(*args, *each.split()) for each in (given, meant))
+            assert (found.exit_code, found.stdout) == (0, wanted.stdout)
+    both = vcuda_place("--topology", matrix, "--memory", "4", "--memory-mib", "1024")
+    assert both.stderr.startswith("vcuda: --memory and --memory-mib are the same; give one of them; see ")
+
+
 def test_memory_that_is_none_is_told_with_both_forms(matrix: str, subtests: pytest.Subtests) -> None:
     for memory in ["8GB", "8gi", "8 Gi", "1e3", "-8Gi", "Gi", "١", ""]:
         with subtests.test(memory=memory):
