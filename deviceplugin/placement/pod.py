@@ -161,7 +161,7 @@ def _passed_over(found: Survey, selection: Selection) -> tuple[PassedOver, ...]:
     return tuple(sorted(passed, key=attrgetter("gpu.minor", "gpu.uuid")))
 
 
-_FIXED = "held already"
+_FIXED = "allocated already"
 _SURVEYED, _LINKED = 20, 8  # steps for each GPU, and for each pair of GPUs; measured in the step of `assign`
 
 
