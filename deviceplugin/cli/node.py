@@ -15,7 +15,7 @@ from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, node_name, output_option
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, connected
-from deviceplugin.cli.nodes import models_text
+from deviceplugin.cli.nodes import models_text, unavailable_text
 from deviceplugin.cli.scheduler_client import SchedulerClient, asked
 from deviceplugin.cli.screen import Page, watch
 from deviceplugin.cli.table import Look, say, show_document, show_lines
@@ -29,13 +29,15 @@ from deviceplugin.cli.terminal import (
     is_terminal,
     load_colour,
     painted,
+    shortened,
     terminal_width,
 )
 from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow, PodStage, ShareSource
 from deviceplugin.model.units import bytes_text, memory_of, memory_text
 from deviceplugin.observe.glyphs import Glyphs
 
-_BAR = 10
+_BAR, _LEAST_BAR = 10, 4
+_LEAST_NAME = 16
 _WIDE_BAR = 20
 _CORES = 100
 
@@ -48,7 +50,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def picture(row: NodeRow, signs: Glyphs, *, width: int | None) -> list[str]:
-    lines = [*_head(row, signs), _Line(""), *_tree(row, signs)]
+    lines = [*_head(row, signs), _Line(""), *_tree(row, signs, width)]
     return [_drawn(line, width) for line in lines]
 
 
@@ -84,45 +86,68 @@ def _head(row: NodeRow, signs: Glyphs) -> Iterator[_Line]:
     named = f"{row.gpu_count} {signs.times} {models}" if len(row.models) == 1 else models or "no GPUs known"
     yield _Line(f" {signs.dot} ".join([row.node, named, *driver]))
     if row.problem:
-        yield _wrong(f"{signs.mark} {row.problem}")
+        yield _wrong(f"{signs.mark} unavailable: {row.problem}")
     if row.live_error:
         yield _wrong(f"{signs.mark} what is used is not known: {row.live_error}")
     cores, memory = (row.cores_allocated, row.cores), (row.blocks_allocated, row.blocks)
     for name, part, text in (("cores ", cores, f"{cores[0]} of {cores[1]}"), ("memory", memory, memory_of(*memory))):
         bar = signs.bar(*part, _WIDE_BAR)
-        yield _Line(f"{name} {bar} {text}", (_allocated(bar),))
+        yield _Line(f"{name} {bar} {text} allocated", (_allocated(bar),))
 
 
-def _tree(row: NodeRow, signs: Glyphs) -> Iterator[_Line]:
+def _tree(row: NodeRow, signs: Glyphs, width: int | None) -> Iterator[_Line]:
     ordered = sorted(row.gpus, key=lambda gpu: (gpu.numa is None, gpu.numa or 0, gpu.minor))
     mixed = len(row.models) > 1
     widest = max((len(_memory(gpu)) for gpu in ordered), default=0)
+    whole = [line for gpu in ordered for line in _gpu_lines(gpu, signs, ("", "   "), widest, _BAR, mixed=mixed)]
+    cells = _cells(whole, width)
     for numa, group in groupby(ordered, key=lambda gpu: gpu.numa):
         gpus = list(group)
-        free = sum(gpu.available and not gpu.cores_allocated and not gpu.blocks_allocated for gpu in gpus)
-        where = "no NUMA node" if numa is None else f"NUMA node {numa}"
-        yield _Line(f"{where}  {len(gpus)} GPU{'s' * (len(gpus) != 1)}, {free} free")
+        yield _Line(_group_text(numa, gpus, is_one=len(gpus) == len(ordered)))
         for at, gpu in enumerate(gpus):
-            branch, further = signs.branch(last=at == len(gpus) - 1)
-            yield _gpu_line(gpu, signs, branch, widest, mixed=mixed)
-            yield from _holders(gpu.holders, signs, further)
+            branch = signs.branch(last=at == len(gpus) - 1)
+            further = branch[1]
+            yield from _gpu_lines(gpu, signs, branch, widest, cells, mixed=mixed)
+            if not gpu.available and gpu.reason != row.problem:
+                wrong = f"{signs.mark} {unavailable_text(gpu)}"
+                yield _Line(f"{further}{wrong}", (Look(wrong, Colour.RED),))
+            yield from _holders(gpu.holders, signs, further, width)
 
 
-def _gpu_line(gpu: GpuRow, signs: Glyphs, branch: str, widest: int, *, mixed: bool) -> _Line:
-    cores = signs.bar(gpu.cores_allocated, _CORES, _BAR)
-    memory = signs.bar(gpu.blocks_allocated, gpu.blocks, _BAR)
-    notes, looks = [gpu.model] if mixed else [], [_allocated(cores), _allocated(memory)]
+def _cells(lines: Sequence[_Line], width: int | None) -> int:
+    """Of each of the two bars of a GPU, so that the numbers have room; 0: no bars."""
+    excess = 0 if width is None else max((len(line.text) for line in lines), default=0) + len("├─ ") - width
+    cells = _BAR - max(0, (excess + 1) // 2)
+    return cells if cells >= _LEAST_BAR else 0
+
+
+def _group_text(numa: int | None, gpus: Sequence[GpuRow], *, is_one: bool) -> str:
+    free = sum(gpu.available and not gpu.cores_allocated and not gpu.blocks_allocated for gpu in gpus)
+    counted = f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}, {free} free"
+    where = f"NUMA node {numa}" if numa is not None else "" if is_one else "NUMA node not known"
+    return f"{where}  {counted}" if where else counted
+
+
+def _gpu_lines(
+    gpu: GpuRow, signs: Glyphs, branch: tuple[str, str], widest: int, cells: int, *, mixed: bool
+) -> Iterator[_Line]:
+    """What is allocated and what is used; without bars in two lines."""
+    cores = signs.bar(gpu.cores_allocated, _CORES, cells)
+    memory = signs.bar(gpu.blocks_allocated, gpu.blocks, cells)
+    notes, looks = [gpu.model] if mixed else [], [_allocated(each) for each in (cores, memory) if each]
     if gpu.live is not None:
         busy = f"{q.percent(gpu.live.utilization_percent)} busy"
         notes += [f"{busy}, {_bytes(gpu.live.memory_used_bytes)} used"]
         looks += [Look(busy, load_colour((gpu.live.utilization_percent or 0) / 100))]
     if gpu.source is ShareSource.CLAIM:
         notes += ["for claims"]
-    if gpu.reason or not gpu.available:
-        notes += [f"{signs.mark} {gpu.reason or 'unavailable'}"]
-        looks += [Look(notes[-1], Colour.RED)]
-    amounts = f"cores {cores} {gpu.cores_allocated:>3}  memory {memory} {_memory(gpu):>{widest}}"
-    return _Line(f"{branch}GPU {gpu.minor}  {amounts}  {f' {signs.dot} '.join(notes)}", tuple(looks))
+    parts = ("cores", cores, f"{gpu.cores_allocated:>3} ", "memory", memory, f"{_memory(gpu):>{widest}}")
+    amounts, noted = " ".join(filter(None, parts)), f" {signs.dot} ".join(notes)
+    if cells:
+        yield _Line(f"{branch[0]}GPU {gpu.minor}  {amounts}  {noted}", tuple(looks))
+    else:
+        yield _Line(f"{branch[0]}GPU {gpu.minor}  {amounts}")
+        yield from [_Line(f"{branch[1]}{noted}", tuple(looks))] * bool(noted)
 
 
 def _memory(gpu: GpuRow) -> str:
@@ -133,27 +158,32 @@ def _bytes(size: float | None) -> str:
     return q.UNKNOWN if size is None else bytes_text(size)
 
 
-def _holders(holders: Sequence[HolderRow], signs: Glyphs, before: str) -> Iterator[_Line]:
+def _holders(holders: Sequence[HolderRow], signs: Glyphs, before: str, width: int | None) -> Iterator[_Line]:
+    """A name that is too long is shortened, for the numbers follow it."""
     for at, holder in enumerate(holders):
-        branch, _ = signs.branch(last=at == len(holders) - 1)
+        branch, further = signs.branch(last=at == len(holders) - 1)
+        share = f"{before}{branch}{holder.cores:>3} cores  {memory_text(holder.blocks):>8}  "
+        notes = "".join(f" {signs.dot} {text}" for text in _remarks(holder))
         name = f"{holder.namespace}/{holder.pod} ({holder.container})"
-        share = f"{holder.cores:>3} cores  {memory_text(holder.blocks):>8}  {name}"
-        looks = [Look(holder.stage.value, Colour.YELLOW)] * (holder.stage is not PodStage.BOUND)
-        looks += [Look(text, Colour.RED) for text in holder.over_limit or ()]
-        yield _Line(before + branch + f" {signs.dot} ".join([share, *_remarks(holder)]), tuple(looks))
+        if width is not None:
+            name = shortened(name, max(_LEAST_NAME, width - len(share) - len(notes)))
+        looks = (Look(holder.stage.value.capitalize(), Colour.YELLOW),) * (holder.stage is not PodStage.BOUND)
+        yield _Line(share + name + notes, looks)
+        for text in holder.over_limit or ():
+            yield _Line(f"{before}{further}{signs.mark} {text}", (Look(text, Colour.RED),))
 
 
 def _remarks(holder: HolderRow) -> Iterator[str]:
     if holder.source is ShareSource.CLAIM:
         yield _claim_text(holder)
     if holder.stage is not PodStage.BOUND:
-        yield holder.stage.value
+        yield holder.stage.value.capitalize()
     live = holder.live
     if live is not None:
-        yield f"uses {q.cores(live.cores_used)} cores, {_bytes(live.memory_used_bytes)}"
+        used = q.cores(live.cores_used)
+        yield f"uses {used} core{'s' * (used != '1')}, {_bytes(live.memory_used_bytes)}"
         if live.throttled_seconds:
             yield f"throttled {q.seconds(live.throttled_seconds)}"
-    yield from holder.over_limit or ()
 
 
 def _claim_text(holder: HolderRow) -> str:

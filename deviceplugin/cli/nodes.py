@@ -19,6 +19,7 @@ from deviceplugin.cli.table import Field, Kind, Shape, Sort, listed, show_rows
 from deviceplugin.cli.terminal import Colour, even_colour
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, NodeRow, idle_of
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
+from deviceplugin.placement.describe import gpus_text
 from deviceplugin.structs import replace
 
 Row = TypeVar("Row")
@@ -64,8 +65,30 @@ def _gpu_cores(each: GpuEntry, _at: float) -> str:
     return q.of(str(each.gpu.cores_allocated), str(CORES_PER_GPU * each.count))
 
 
-def _problem_colour(row: NodeRow) -> Colour | None:
-    return Colour.RED if row.problem else None
+def _status(row: NodeRow, _at: float = 0.0) -> str:
+    if row.problem:
+        return "Unavailable"
+    return f"{row.unavailable_gpus} unavailable" if row.unavailable_gpus else "Ready"
+
+
+def _reason(row: NodeRow, _at: float = 0.0) -> str:
+    """Why it is unavailable, or which of its GPUs are."""
+    return row.problem or "; ".join(
+        f"{gpus_text(minors)}: {reason}" for reason, minors in row.unavailable_by_reason.items()
+    )
+
+
+def _status_colour(row: NodeRow) -> Colour | None:
+    return Colour.RED if row.problem else Colour.YELLOW if row.unavailable_gpus else None
+
+
+def _note(row: NodeRow, _at: float = 0.0) -> str:
+    return row.problem or "; ".join(filter(None, (_reason(row), row.live_error)))
+
+
+def unavailable_text(gpu: GpuRow) -> str:
+    """Empty if it is available."""
+    return "" if gpu.available else f"unavailable: {gpu.reason}" if gpu.reason else "unavailable"
 
 
 def _memory(row: NodeRow | GpuRow) -> str:
@@ -141,7 +164,8 @@ _MEASURED = ("cores_used", "cores_idle", "gpus_measured")
 def _node_total(rows: Sequence[NodeRow]) -> NodeRow:
     used: dict[str, Any] = {field: q.total(getattr(row, field) for row in rows) for field in _MEASURED}
     live = _live_total([row.live for row in rows], used["cores_used"], used["gpus_measured"])
-    return replace(rows[0], node="", problem="", live_error="", gpus=(), live=live, **used, **_sums(rows, *_COUNTS))
+    one = replace(rows[0], node="", problem="", live_error="", gpus=(), unavailable_by_reason={})
+    return replace(one, live=live, **used, **_sums(rows, *_COUNTS))
 
 
 def _gpu_total(rows: Sequence[GpuEntry]) -> GpuEntry:
@@ -169,7 +193,7 @@ NODES: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
     columns=(
         Field("NAME", text=lambda row, _: row.node),
-        Field("STATUS", rank=2, text=lambda row, _: "Problem" if row.problem else "Ready", colour=_problem_colour),
+        Field("STATUS", rank=2, text=_status, colour=_status_colour),
         Field("GPUS", rank=3, right=True, summed=True, text=lambda row, _: str(row.gpu_count)),
         Field("FREE", right=True, summed=True, sort="free", text=lambda row, _: str(row.free_gpus)),
         Field("CORES", rank=1, right=True, summed=True, sort="cores", text=_cores),
@@ -181,7 +205,7 @@ NODES: Kind[NodeRow] = Kind(
         Field("DRIVER", rank=7, wide=True, text=lambda row, _: row.driver),
         Field("CUDA", rank=8, wide=True, text=lambda row, _: row.cuda),
         Field("MODEL", rank=7, text=lambda row, _: models_text(row.models)),
-        Field("PROBLEM", rank=6, if_any=True, below=True, text=lambda row, _: row.problem, colour=_problem_colour),
+        Field("REASON", rank=6, if_any=True, below=True, text=_reason, colour=_status_colour),
     ),
     sorts=_SORTS,
     total=_node_total,
@@ -221,8 +245,8 @@ NODE_USE: Kind[NodeRow] = Kind(
             rank=7,
             if_any=True,
             below=True,
-            text=lambda row, _: row.problem or row.live_error,
-            colour=lambda row: Colour.RED if row.problem or row.live_error else None,
+            text=_note,
+            colour=lambda row: Colour.RED if row.live_error else _status_colour(row),
         ),
     ),
     sorts=_SORTS,
@@ -262,11 +286,10 @@ GPU_USE: Kind[GpuEntry] = Kind(
         Field(
             "STATUS",
             rank=4,
-            text=lambda each, _: "ok" if each.gpu.available else "unavailable",
-            colour=lambda each: None if each.gpu.available else Colour.RED,
-        ),
-        Field(
-            "REASON", rank=7, if_any=True, below=True, text=lambda each, _: each.gpu.reason, colour=lambda _: Colour.RED
+            if_any=True,
+            below=True,
+            text=lambda each, _: unavailable_text(each.gpu),
+            colour=lambda _: Colour.RED,
         ),
     ),
     sorts={
@@ -286,7 +309,7 @@ _EXAMPLES = (
     ("List nodes with their GPUs and what is free.", "nodes"),
     ("Nodes with free A100 GPUs, those with most free GPUs first.", "nodes --model a100 --free --sort-by free"),
     ("Nodes whose name contains a text, those first that waste most.", "nodes --name pool-a --sort-by idle"),
-    ("Unavailable nodes and GPUs, and the reason.", "nodes --problems -o wide"),
+    ("Unavailable nodes and GPUs, and the reason.", "nodes --problems"),
     ("As JSON, with every GPU and the pods on it.", "nodes --gpus -o json"),
 )
 

@@ -35,7 +35,6 @@ from deviceplugin.model.units import BLOCK_BYTES
 from deviceplugin.structs import replace
 
 Row = TypeVar("Row")
-_STATUS = {PodStage.PENDING: "Pending", PodStage.RESERVED: "Reserved", PodStage.BOUND: "Bound"}
 
 
 class ContainerEntry(msgspec.Struct, frozen=True):
@@ -213,7 +212,7 @@ PODS: Kind[PodRow] = Kind(
     columns=(
         Field("NAMESPACE", rank=2, text=lambda row, _: row.namespace),
         Field("NAME", text=lambda row, _: row.pod),
-        Field("STATUS", rank=1, text=lambda row, _: _STATUS[row.stage], colour=_status_colour),
+        Field("STATUS", rank=1, text=lambda row, _: row.stage.value.capitalize(), colour=_status_colour),
         Field("NODE", rank=3, if_any=True, sort="node", text=lambda row, _: row.node or ""),
         Field("GPU", rank=6, if_any=True, text=lambda row, _: _gpus(row.containers)),
         Field("CORES", rank=4, right=True, summed=True, sort="cores", text=lambda row, _: str(_cores(row))),

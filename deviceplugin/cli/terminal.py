@@ -86,6 +86,14 @@ def clean(text: str) -> str:
     return printable.encode(encoding, errors="replace").decode(encoding)
 
 
+def shortened(name: str, width: int) -> str:
+    """Loses its middle: names of nodes and pods differ at their end, too."""
+    if len(name) <= width:
+        return name
+    end = max(0, (width - 1) // 2)
+    return f"{name[: max(0, width - 1 - end)]}{_mark()}{name[len(name) - end :]}"
+
+
 def cut(line: str, width: int) -> str:
     """A line that is too long loses its colours too."""
     if len(line) <= width:
@@ -93,5 +101,8 @@ def cut(line: str, width: int) -> str:
     if "\x1b" in line:
         plain = _SGR.sub("", line)
         return line if len(plain) <= width else cut(plain, width)
-    mark = clean("…") if clean("…") == "…" else "~"
-    return line[: max(0, width - 1)].rstrip() + mark
+    return line[: max(0, width - 1)].rstrip() + _mark()
+
+
+def _mark() -> str:
+    return "…" if clean("…") == "…" else "~"

@@ -167,9 +167,10 @@ class NodeRow(msgspec.Struct, frozen=True):
     """One node with an agent, or with pods that hold GPUs. `problem`: why it is unavailable; empty if it is not.
 
     `free_gpus`: available GPUs of which nothing is allocated. `gpus` is empty unless the caller asked for GPUs.
-    `live_error`: why there is no live use, where it was asked for; empty otherwise. `live` and the last three are of
-    the GPUs that report: `cores_used` the utilization of `gpus_measured` GPUs added up, `cores_idle` what is allocated
-    of them and not used.
+    `live_error`: why there is no live use, where it was asked for; empty otherwise. `live`, `cores_used`, `cores_idle`
+    and `gpus_measured` are of the GPUs that report: `cores_used` the utilization of `gpus_measured` GPUs added up,
+    `cores_idle` what is allocated of them and not used. `unavailable_by_reason`: the minors of single unavailable GPUs;
+    empty where `problem` says it of all.
     """
 
     node: str
@@ -191,6 +192,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     cores_used: float | None = None
     cores_idle: float | None = None
     gpus_measured: int | None = None
+    unavailable_by_reason: dict[str, tuple[int, ...]] = {}
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):

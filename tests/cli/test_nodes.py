@@ -8,8 +8,10 @@ import yaml
 
 from deviceplugin.model.cluster_view import MOST_IN_DETAIL, GpuLive, ShareSource
 from deviceplugin.structs import replace
-from tests.cli.command_runner import vcuda
+from tests.cli.command_runner import run, vcuda
 from tests.cli.view_server import SERVICE, Cluster, node, pod
+from tests.ui.cluster import serving as serving_cluster
+from tests.ui.cluster import usual
 
 
 def cluster() -> Cluster:
@@ -21,10 +23,10 @@ async def test_the_table_has_kubectls_form(tmp_path: Path) -> None:
     result = await vcuda(cluster(), tmp_path, "nodes")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
-        "NAME     STATUS    GPUS   FREE    CORES      MEMORY   PODS   MODEL                   PROBLEM",
-        "node-a   Ready        2      1   50/200   10/160GiB      1   NVIDIA A100-SXM4-80GB   -",
-        "node-b   Ready        8      7   50/800   10/640GiB      1   NVIDIA A100-SXM4-80GB   -",
-        "node-c   Problem      2      1   50/200   10/160GiB      1   NVIDIA A100-SXM4-80GB   no agent",
+        "NAME     STATUS        GPUS   FREE    CORES      MEMORY   PODS   MODEL                   REASON",
+        "node-a   Ready            2      1   50/200   10/160GiB      1   NVIDIA A100-SXM4-80GB   -",
+        "node-b   Ready            8      7   50/800   10/640GiB      1   NVIDIA A100-SXM4-80GB   -",
+        "node-c   Unavailable      2      1   50/200   10/160GiB      1   NVIDIA A100-SXM4-80GB   no agent",
     ]
 
 
@@ -99,8 +101,8 @@ async def test_the_picture_of_a_node(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         "node-a · 2 × NVIDIA A100-SXM4-80GB · driver 550.54 · CUDA 12.4",
-        "cores  █████░░░░░░░░░░░░░░░ 50 of 200",
-        "memory █░░░░░░░░░░░░░░░░░░░ 10 of 160 GiB",
+        "cores  █████░░░░░░░░░░░░░░░ 50 of 200 allocated",
+        "memory █░░░░░░░░░░░░░░░░░░░ 10 of 160 GiB allocated",
         "",
         "NUMA node 0  1 GPU, 0 free",
         "└─ GPU 0  cores █████░░░░░  50  memory █░░░░░░░░░ 10 of 80 GiB  35% busy, 9 GiB used",
@@ -133,7 +135,7 @@ async def test_the_picture_says_what_is_held_by_claims(tmp_path: Path) -> None:
     assert "for claims" not in "\n".join(lines[10:])
     wide = (await vcuda(scene, tmp_path, "top", "gpus", "-o", "wide")).stdout.splitlines()
     assert "SOURCE" in wide[0]
-    assert [line.split()[-2] for line in wide[1:3]] == ["claim", "device-plugin"]
+    assert [line.split()[-1] for line in wide[1:3]] == ["claim", "device-plugin"]
 
 
 async def test_the_picture_fits_a_narrow_terminal_and_says_what_is_wrong(tmp_path: Path) -> None:
@@ -143,8 +145,38 @@ async def test_the_picture_fits_a_narrow_terminal_and_says_what_is_wrong(tmp_pat
     lines = (await vcuda(scene, tmp_path, "node", "node-a", env={"COLUMNS": "40"})).stdout.splitlines()
     assert max(map(len, lines)) == 40
     wide = (await vcuda(scene, tmp_path, "node", "node-a", "-o", "wide", env={"COLUMNS": "40"})).stdout
-    for said in ("✗ cordoned", "✗ what is used is not known: no answer in 2 s", "✗ XID 79", "- busy"):
+    for said in ("✗ unavailable: cordoned", "✗ what is used is not known: no answer in 2 s", "- busy"):
         assert said in wide
+    for said in ("✗ unavailable: cordoned", "   ✗ unavailable: XID 79"):
+        assert said in lines, "the reason has a line of its own"
+    for said in ("✗ what is used is not known: no answer in 2 s", "- busy"):
+        assert said in wide
+
+
+async def test_a_real_scheduler_says_which_gpus_are_unavailable_and_why(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("good")
+    said = {}
+    async with serving_cluster(usual()) as url:
+        for words in (("nodes", "--problems"), ("top", "gpus"), ("node", "gpu-a100-2"), ("top", "--name", "a100-2")):
+            reach = ("--url", url, "--insecure", "--token-file", str(token))
+            said[words[0], len(words)] = (await run(*words, *reach, env={"COLUMNS": "80"})).stdout.splitlines()
+    nodes, gpus, one, use = said.values()
+    assert [line.split()[:3] for line in nodes[1::2]] == [
+        ["gpu-a100-2", "1", "unavailable"],
+        ["gpu-t4-3", "Unavailable", "4"],
+    ]
+    assert nodes[2::2] == ["  GPU 5: Xid 79", "  vcuda agent is down"]
+    assert use[2:] == ["  GPU 5: Xid 79"]
+    assert [line for line in gpus if "unavailable" in line] == [
+        "  unavailable: Xid 79",
+        *["  unavailable: vcuda agent is down"] * 4,
+    ]
+    at = next(number for number, line in enumerate(one) if "GPU 5" in line)
+    assert one[at].endswith("37% busy, 23.2 GiB used"), "bars are worth less than numbers"
+    assert one[at + 1] == "│  ✗ unavailable: Xid 79"
+    assert one[at + 3].endswith("uses 1.2 cores, 5.2 GiB")
+    assert one[4] == "8 GPUs, 6 free", "no word about NUMA where there is none"
 
 
 async def test_a_node_that_is_unknown_is_one_sentence(tmp_path: Path) -> None:

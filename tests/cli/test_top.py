@@ -43,7 +43,7 @@ async def test_nodes_with_what_is_used(tmp_path: Path) -> None:
 
 async def test_gpus_pods_and_containers(tmp_path: Path) -> None:
     gpus = (await vcuda(cluster(), tmp_path, "top", "gpu", "--sort-by", "used")).stdout.splitlines()
-    assert gpus[0].split() == ["NODE", "GPU", "MODEL", "CORES", "UTIL", "IDLE", "MEMORY", "USED", "PODS", "STATUS"]
+    assert gpus[0].split() == ["NODE", "GPU", "MODEL", "CORES", "UTIL", "IDLE", "MEMORY", "USED", "PODS"]
     assert [line.split()[:2] for line in gpus[1:3]] == [["node-a", "0"], ["node-b", "0"]], "the busy ones come first"
     assert (await vcuda(cluster(), tmp_path, "top", "pods")).stdout.splitlines() == [
         "NAME   NODE     GPU   CORES   USED   IDLE   MEMORY   USED   THROTTLED",

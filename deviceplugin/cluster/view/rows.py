@@ -115,9 +115,10 @@ def node_row(info: NodeInfo, gpus: tuple[GpuRow, ...], *, by_claims: int) -> Nod
     """Without its GPUs. `by_claims`: how many pods hold something by claims alone."""
     driver = _driver(info)
     available = [each for each in gpus if each.available]
+    problem = _problem(info, gpus)
     return NodeRow(
         node=info.name,
-        problem=_problem(info, gpus),
+        problem=problem,
         driver="" if driver is None else driver.version,
         cuda="" if driver is None else ".".join(map(str, driver.cuda)),
         models=dict(sorted(Counter(each.model for each in gpus).items())),
@@ -129,7 +130,16 @@ def node_row(info: NodeInfo, gpus: tuple[GpuRow, ...], *, by_claims: int) -> Nod
         blocks=sum(each.blocks for each in gpus),
         blocks_allocated=sum(each.blocks_allocated for each in gpus),
         pods=len(info.holds) + by_claims,
+        unavailable_by_reason={} if problem else _minors_by_reason(gpus),
     )
+
+
+def _minors_by_reason(gpus: Iterable[GpuRow]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for each in gpus:
+        if not each.available:
+            found[each.reason] = (*found.get(each.reason, ()), each.minor)
+    return found
 
 
 def _driver(info: NodeInfo) -> Driver | None:

@@ -39,6 +39,9 @@ async def test_a_node_says_what_is_allocated_and_what_takes_no_pods(busy: Scene)
     assert (b.free_gpus, b.unavailable_gpus) == (1, 1)
     assert (c.free_gpus, c.unavailable_gpus) == (0, 1)
     assert "vcuda agent is down" in c.problem
+    assert [each.unavailable_by_reason for each in (a, b, c, d)] == [{}, {"Xid 79": (1,)}, {}, {"cordoned": (0,)}]
+    (down,) = busy.views.gpus("c")
+    assert (down.available, down.reason) == (False, "vcuda agent is down")
     assert (d.free_gpus, d.unavailable_gpus, d.models) == (0, 1, {"NVIDIA H100": 1})
     assert (a.driver, a.cuda, a.gpus) == ("550.1", "12.4", ())
 
