@@ -36,6 +36,7 @@ _WITH_CDI = {"containerd": (1, 7, 2), "cri-o": (1, 28, 0)}
 _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 _MAX_MESSAGE = 16 << 20  # as kubelet: the verbose status carries the whole specification
 _UNKNOWN = {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED}
+_CHECK_ENDPOINT = "check --container-runtime-endpoint"
 _TIMEOUT_S = 5.0
 _Answer = TypeVar("_Answer")
 
@@ -155,12 +156,12 @@ class ContainerRuntime:
                 return missing
             raise RuntimeApiError(
                 f"the container runtime at {self._socket} answered {error.code().name.lower()}: "
-                f"{(error.details() or 'no reason')[:200]}; check --container-runtime-endpoint"
+                f"{(error.details() or 'no reason')[:200]}",
+                advice=_CHECK_ENDPOINT,
             ) from None
         if answer is None:  # grpc returns this for bytes that are not this message
             raise RuntimeApiError(
-                f"the container runtime at {self._socket} gave an answer that is not CRI v1; "
-                "check --container-runtime-endpoint"
+                f"the container runtime at {self._socket} gave an answer that is not CRI v1", advice=_CHECK_ENDPOINT
             )
         return answer
 

@@ -77,8 +77,8 @@ class CheckpointReader:
         except FileNotFoundError:
             return Checkpoint(exists=False)
         except OSError as error:
-            message = f"kubelet's checkpoint {self.path} cannot be read: {cause(error)}; {_remedy(error)}"
-            raise KubeletError(message) from error
+            finding = f"kubelet's checkpoint {self.path} cannot be read: {cause(error)}"
+            raise KubeletError(finding, advice=_remedy(error)) from error
         # By content: two writes may fall into one tick of the file system's clock.
         if self._last is None or self._last[0] != data:
             self._last = (data, self.parse(data, where=str(self.path)))

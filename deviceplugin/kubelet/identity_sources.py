@@ -397,7 +397,7 @@ class KubeletPods:
         try:
             access = await self._access()
         except ConfigError as error:
-            raise KubeletError(f"kubelet cannot be asked for its pods: {error.message}") from None
+            raise KubeletError(f"kubelet cannot be asked for its pods: {error.finding}", advice=error.advice) from None
         body = await self._get(access)
         try:
             pods = await self._parse(body)
@@ -437,7 +437,7 @@ class KubeletPods:
             self._url, headers=access.headers, ssl=context, server_hostname=name, allow_redirects=False
         ) as response:
             if response.status != 200:
-                raise KubeletError(_refusal(self._url, response.status))
+                raise _refusal(self._url, response.status)
             body = await read_within(response, MOST_BODY)
             if body is None:
                 response.close()  # what is left of it is not read
@@ -469,17 +469,19 @@ class KubeletPods:
 
 def _too_large() -> KubeletError:
     return KubeletError(
-        f"kubelet's list of pods is larger than {MOST_BODY >> 20} MiB, so another source says which container asks; "
-        "look for pods of this node that have very much text, such as environment values"
+        f"kubelet's list of pods is larger than {MOST_BODY >> 20} MiB, so another source says which container asks",
+        advice="look for pods of this node that have very much text, such as environment values",
     )
 
 
-def _refusal(url: str, status: int) -> str:
+def _refusal(url: str, status: int) -> KubeletError:
     if status == 401:
-        return (
-            f"kubelet at {url} does not know this agent's token (401); it asks the API server about tokens, so check "
-            "that one is reachable, and then authentication.webhook in kubelet's configuration"
+        return KubeletError(
+            f"kubelet at {url} does not know this agent's token (401)",
+            advice="it asks the API server about tokens, so check that one is reachable, and then "
+            "authentication.webhook in kubelet's configuration",
         )
     if status == 403:
-        return f"kubelet at {url} refuses this agent (403); allow `get` on nodes/pods (before 1.33: nodes/proxy)"
-    return f"kubelet at {url} answered {status}"
+        advice = "allow `get` on nodes/pods (before 1.33: nodes/proxy)"
+        return KubeletError(f"kubelet at {url} refuses this agent (403)", advice=advice)
+    return KubeletError(f"kubelet at {url} answered {status}")

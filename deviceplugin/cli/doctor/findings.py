@@ -54,6 +54,11 @@ def failed(message: str, advice: str) -> CheckResult:
     return CheckResult(CheckOutcome.FAILED, message, advice)
 
 
+def doubtful(error: VcudaError, advice: str) -> CheckResult:
+    """A warning; `advice` follows what the error itself advises."""
+    return warning(error.finding, "; ".join(filter(None, [error.advice, advice])))
+
+
 def skipped(message: str, advice: str = "") -> CheckResult:
     return CheckResult(CheckOutcome.SKIPPED, message, advice)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deviceplugin.agent.mirroring import mirror_options
 from deviceplugin.cli.doctor.cluster import NODES, OWN_PODS, OwnPod, lacking
-from deviceplugin.cli.doctor.findings import Check, CheckResult, count, failed, named, ok, skipped, warning
+from deviceplugin.cli.doctor.findings import Check, CheckResult, count, doubtful, failed, named, ok, skipped, warning
 from deviceplugin.cli.doctor.nodes import node_facts
 from deviceplugin.config.agent import AgentSettings
 from deviceplugin.container.containers import ContainerRuntime
@@ -221,7 +221,7 @@ _ANSWER_S = 5.0
 
 
 async def state(subject: NodeSubject) -> CheckResult:
-    """Journal, grants and mirror: writable, with room; libraries in the mirror can be mapped as programs."""
+    """Journal, files of containers, mirror: writable, with room; libraries in the mirror can be mapped as programs."""
     settings = subject.settings
     places = (
         settings.allocation.checkpoint_path,
@@ -310,7 +310,7 @@ async def checkpoint(subject: NodeSubject) -> CheckResult:
     try:
         found = await asyncio.to_thread(CheckpointReader(path, subject.settings.names).read)
     except VcudaError as error:
-        return failed(error.message, "run the agent as root; if the file is damaged, restart kubelet")
+        return failed(error.finding, error.advice or "run the agent as root; if the file is damaged, restart kubelet")
     if not found.exists:
         return warning(
             f"there is no {path} yet", "kubelet writes it when it starts; correct --device-plugin-path if not"
@@ -350,7 +350,7 @@ async def pod_resources(subject: NodeSubject) -> CheckResult:
     except GetMissingError:
         return ok(f"kubelet listens on {socket}; it has no Get, as before 1.34, and lists all pods")
     except KubeletError as error:
-        return warning(error.message, "start kubelet; without it containers are known by kubelet's list of pods only")
+        return doubtful(error, "start kubelet; without it containers are known by kubelet's list of pods only")
     return ok(f"kubelet answers on {socket}")
 
 
@@ -370,7 +370,7 @@ async def kubelet_pods(subject: NodeSubject) -> CheckResult:
         async with asyncio.timeout(_ANSWER_S):
             pods = await client.fetch()
     except KubeletError as error:
-        return warning(error.message, advice)
+        return doubtful(error, advice)
     except TimeoutError:
         return warning(f"kubelet at {kubelet.pods_endpoint} gives no answer in {_ANSWER_S:g} s", advice)
     return ok(f"kubelet lists its pods at {kubelet.pods_endpoint}: {len(pods)}")
@@ -382,9 +382,7 @@ async def container_runtime(subject: NodeSubject) -> CheckResult:
     try:
         await subject.runtime.running(PodUid(_NOBODY))
     except RuntimeApiError as error:
-        return warning(
-            error.message, "value agent.containerRuntime.socket; pod statuses, a little later, take its place"
-        )
+        return doubtful(error, "value agent.containerRuntime.socket; pod statuses, a little later, take its place")
     return ok(f"the container runtime answers on {subject.settings.runtime.endpoint}")
 
 
@@ -448,7 +446,7 @@ async def images(subject: NodeSubject) -> CheckResult:
     try:
         absent = [image for image in wanted if not await subject.runtime.has_image(image)]
     except RuntimeApiError as error:
-        return warning(error.message, "value agent.containerRuntime.socket")
+        return doubtful(error, "value agent.containerRuntime.socket")
     return _finding(pods, wanted, absent)
 
 
