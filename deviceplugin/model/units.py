@@ -69,9 +69,9 @@ DEFAULT_CORES = 10
 """Of each GPU, for a request of memory alone."""
 
 
-def blocks_for(cores: int, gpu_blocks: int) -> int:
-    """The part of a GPU's memory that goes with so many cores of it; at least one block."""
-    return max(1, gpu_blocks * cores // CORES_PER_GPU)
+def blocks_for(percent: int, gpu_blocks: int) -> int:
+    """So many percent of a GPU's memory, such as go with as many cores; at least one block."""
+    return max(1, gpu_blocks * percent // 100)
 
 
 def format_blocks(blocks: int) -> str:

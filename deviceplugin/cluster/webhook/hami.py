@@ -40,7 +40,7 @@ from deviceplugin.model.annotation_names import AnnotationNames, annotation_name
 from deviceplugin.model.pod import MOST_MIB, format_per_container
 from deviceplugin.model.pod_request import MOST_PARTS, parse_parts
 from deviceplugin.model.preferences import FOREIGN
-from deviceplugin.model.units import CORES_PER_GPU
+from deviceplugin.model.units import CORES_PER_GPU, blocks_for
 
 _ALL = 100  # per cent of a GPU's memory
 HAMI_SCHEDULER = "hami-scheduler"
@@ -170,7 +170,7 @@ def _part_of_memory(container: JsonContainer, asked: _HamiRequest, settings: Web
             f"{container.what} asks for {asked.percent} % of a GPU's memory and no GPU is known yet; write "
             f"{settings.hami.resources.memory}, or try again when a node has its GPUs"
         )
-    return max(1, known.smallest_blocks * asked.percent // 100)
+    return blocks_for(asked.percent, known.smallest_blocks)
 
 
 def _annotate_parts(pod: Json, parts: dict[str, int], names: AnnotationNames) -> None:
