@@ -347,7 +347,13 @@ _EXAMPLES = (
 @click.command("pods", cls=OperatorCommand, examples=_EXAMPLES)
 @all_namespaces_option
 @click.option("--node", "on_node", default="", help="Only pods on this node.", shell_complete=complete_node)
-@click.option("--name", "named", default="", metavar="TEXT", help="Only pods whose name contains this.")
+@click.option(
+    "--name",
+    "named",
+    default="",
+    metavar="TEXT",
+    help="Only pods whose name contains this; of several namespaces, whose NAMESPACE/NAME does.",
+)
 @click.option(
     "--status",
     type=click.Choice([each.value for each in PodStage]),

@@ -6,7 +6,7 @@ import { age, capital, clock, count, plural } from './format.js';
 import { empty, namespaces, nodeAddress, otherLink, pager, podName, rowLink, search, select } from './parts.js';
 
 export const LIMIT = 100;
-const KINDS = [['', 'all'], ['placed', 'pods placed'], ['pending', 'pods pending'], ['ended', 'pods ended'], ['node', 'nodes'], ['gpu', 'GPUs']];
+const KINDS = [['', 'all'], ['placed', 'pods placed'], ['pending', 'pods Pending'], ['ended', 'pods ended'], ['node', 'nodes'], ['gpu', 'GPUs']];
 
 export async function load(api, route, signal) {
   const { namespace, node, kind } = route.query;

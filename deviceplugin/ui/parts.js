@@ -46,7 +46,7 @@ export function requested(name, text) {
 }
 
 export const useNote = () => h('p', { class: 'small note' },
-  'Used: by the containers. The cards above show the utilization of whole GPUs, as the driver measures it.');
+  'Used: what containers use. The cards above show the utilization of whole GPUs, as the driver measures it.');
 
 export function pair(allocated, used) {
   return [h('span', {}, allocated), used !== null && h('span', { class: 'small' }, `${used} used`)];

@@ -140,7 +140,7 @@ function explanation(why) {
   const reasons = Object.entries(why.reasons ?? {});
   if (why.node && !why.why?.length) return null;
   return [
-    h('h2', {}, why.node ? 'Why here' : 'Why pending'),
+    h('h2', {}, why.node ? 'Why here' : 'Why Pending'),
     !why.node && why.asked?.length > 0 && h('p', { class: 'small' }, `Requested: ${why.asked.join('; ')}`),
     why.condition && h('p', { class: 'small' }, `kube-scheduler says: ${why.condition}`),
     why.why?.length > 0 && h('ul', { class: 'plain' }, why.why.map((text) => h('li', {}, text))),

@@ -1,5 +1,5 @@
 /* The list of pods, and the pods that are pending, with their reasons.
-   In: PodsView, ClusterView. Out: elements. Invariant: a pending pod has its reason. */
+   In: PodsView, ClusterView. Out: elements. Invariant: a Pending pod has its reason. */
 
 import { h } from './dom.js';
 import { age, cores, count, isKnown, lasting, plural, share, total } from './format.js';
@@ -23,7 +23,7 @@ export async function loadPending(api, route, signal) {
 }
 
 const filters = (route, ...more) => h('div', { class: 'filters', role: 'search' },
-  search('name', 'Pod', route.query.name ?? '', 'part of namespace/name'),
+  search('name', 'Pod', route.query.name ?? '', 'namespace/name'),
   search('namespace', 'Namespace', route.query.namespace ?? '', 'first letters'), ...more);
 
 export function draw(found, route, cluster) {
@@ -50,7 +50,7 @@ export function drawPending(found, route, cluster) {
     reasons.length > 0 && h('ul', { class: 'reasons', 'aria-label': 'Pending pods of the cluster by reason' }, reasons.map(([text, number]) => h('li', {},
       h('b', {}, count(number)), h('span', {}, text),
       h('div', { class: 'bar pending' }, h('i', { class: 'allocated', style: { width: `${share(number, cluster.pods_pending)}%` } }))))),
-    found.items.length ? table(found, false) : empty('No pod is pending.'),
+    found.items.length ? table(found, false) : empty('No pod is Pending.'),
     pager(route, route.page, found.items.length, found.total, found.more),
   ].filter(Boolean);
 }

@@ -18,7 +18,7 @@ export function totals(cluster) {
     used('Memory', 'memory', cluster.blocks_allocated * BLOCK, cluster.blocks * BLOCK, part(usedMemory, cluster.blocks * BLOCK),
       `${blocksOf(cluster.blocks_allocated, cluster.blocks)} allocated`, `${rounded(usedMemory, cluster.blocks * BLOCK)} used`),
     card('Pods', count(cluster.pods_bound + cluster.pods_reserved),
-      `${cluster.pods_reserved ? `${count(cluster.pods_reserved)} of them reserved, ` : ''}${count(cluster.pods_pending)} pending`, cluster.pods_pending && '#/pending'),
+      `${cluster.pods_reserved ? `${count(cluster.pods_reserved)} of them Reserved, ` : ''}${count(cluster.pods_pending)} Pending`, cluster.pods_pending && '#/pending'),
   ];
 }
 
@@ -29,9 +29,10 @@ function unavailableOf(cluster) {
 }
 
 function unavailable(cluster) {
-  const { unavailable_gpus: all, gpus_of_unavailable_nodes: ofNodes } = cluster;
+  const { unavailable_gpus: all, gpus_of_unavailable_nodes: ofNodes, nodes_with_problem: nodes } = cluster;
   if (!all) return null;
-  return [`, ${count(all)} unavailable`, ofNodes > 0 && h('span', { class: 'wide' }, ` (${ofNodes === all ? 'all' : count(ofNodes)} on unavailable nodes)`)];
+  const where = ` (${ofNodes === all ? 'all' : count(ofNodes)} on the unavailable ${nodes === 1 ? 'node' : 'nodes'})`;
+  return [`, ${count(all)} unavailable`, ofNodes > 0 && h('span', { class: 'wide' }, where)];
 }
 
 function card(title, number, text, address) {
