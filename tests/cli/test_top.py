@@ -309,13 +309,14 @@ async def test_the_page_is_made_again_while_keys_come_without_pause(tmp_path: Pa
 
 async def test_the_picture_of_a_node_has_the_colours_of_top(tmp_path: Path) -> None:
     scene = Cluster([node("node-a", problem="vcuda agent is down")])
+    coloured = (("31", "✗ unavailable: vcuda agent is down"), ("32", "█████░░░░░"), ("32", "35% busy"))
     async with serving(scene) as url:
-        for columns, variables in ((110, {}), (70, {}), (110, {"NO_COLOR": "1"})):
-            async with terminal(tmp_path, url, "node", "node-a", columns=columns, variables=variables) as page:
+        for variables in ({}, {"NO_COLOR": "1"}):
+            async with terminal(tmp_path, url, "node", "node-a", variables=variables) as page:
                 assert await page.ends() == 0
-            for text in ("\x1b[31m✗ vcuda agent is down\x1b[0m", "\x1b[32m█████░░░░░\x1b[0m  50"):
-                assert (text in page.shown) == (not variables), page.shown
-            assert ("\x1b[32m35% busy\x1b[0m" in page.shown) == (columns == 110 and not variables), "whole or plain"
+            for colour, text in coloured:
+                assert text in page.shown
+                assert (f"\x1b[{colour}m{text}\x1b[0m" in page.shown) == (not variables), page.shown
 
 
 async def test_a_node_is_watched_until_q(tmp_path: Path) -> None:
