@@ -112,7 +112,7 @@ function failed(error, seconds) {
   if (error instanceof Refusal && error.status === 403) {
     by('view').replaceChildren();
     by('view').setAttribute('aria-busy', 'false');
-    const isUnknown = !api.hasKey && !api.hasToken && error.message.includes('show a token');
+    const isUnknown = !api.hasKey && !api.hasToken && /(show|with) a token/.test(error.message);
     say('trouble', isUnknown ? `${sentence(error.message.split(';')[0])}. Paste a token by the button Token…` : `${sentence(error.message)}.`);
     return;
   }
@@ -130,7 +130,7 @@ function failed(error, seconds) {
 }
 
 /** Who says it: the scheduler, of itself. */
-const said = ({ message }) => (message.startsWith('not ready yet') ? `the scheduler is ${message}` : /scheduler|vcuda ui/.test(message) ? message : `the scheduler says: ${message}`);
+const said = ({ message }) => (/scheduler|vcuda ui/.test(message) ? message : `the scheduler says: ${message}`);
 const sentence = (text) => capital(text.replace(/\.$/, ''));
 
 function say(id, text) {

@@ -6,7 +6,7 @@ import { BLOCK, cores, count, isKnown, percent, plural, rounded, share } from '.
 import { amount, bar, blocksOf, empty, gpuAddress, nodeAddress, order, pager, rowLink, search, select } from './parts.js';
 
 export const LIMIT = 50;
-const STATES = [['', 'all'], ['free', 'with a free GPU'], ['problem', 'with unavailable GPUs']];
+const STATES = [['', 'all'], ['free', 'free GPUs'], ['problem', 'unavailable GPUs']];
 const SORTS = [['', 'name'], ['idle:desc', 'most idle'], ['used:desc', 'most used'], ['used:asc', 'least used'],
   ['cores:desc', 'most cores allocated'], ['cores:asc', 'fewest cores allocated'], ['memory:desc', 'most memory allocated'], ['free:desc', 'most free GPUs']];
 

@@ -4,7 +4,7 @@
 
 import { Refusal } from './api.js';
 import { h } from './dom.js';
-import { BLOCK, age, cores, count, isKnown, lasting, memory, minute, plural, total } from './format.js';
+import { BLOCK, age, capital, cores, count, isKnown, lasting, memory, minute, plural, total } from './format.js';
 import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, gpuAddress, grafana, memoryCell, nodeAddress, stage } from './parts.js';
 import { amounts, ranges } from './pods.js';
 
@@ -52,7 +52,7 @@ export function draw(found, route, cluster) {
 /** The main one first: it is what people look for. */
 function reason(why) {
   if (!why.main_reason) return h('p', { class: 'sentence' }, why.sentence);
-  return [h('p', { class: 'sentence' }, h('b', {}, why.main_reason)), h('p', { class: 'small' }, why.sentence)];
+  return [h('p', { class: 'sentence' }, h('b', {}, why.main_reason)), h('p', { class: 'small' }, capital(why.sentence))];
 }
 
 function facts(row, now) {

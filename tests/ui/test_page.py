@@ -53,9 +53,7 @@ async def test_pods_are_for_who_shows_a_token_which_stays_in_memory(browser: Bro
         await expect(visit.page.locator(".nodes .gpu").first).to_be_visible()
         for where in ("nodes/gpu-a100-1", "events", "pods"):
             await visit.page.evaluate(f"location.hash = '#/{where}'")
-            await expect(visit.page.locator("#trouble")).to_contain_text(
-                "The pods of all namespaces are shown to those"
-            )
+            await expect(visit.page.locator("#trouble")).to_contain_text("The pods of all namespaces are shown")
             await expect(visit.page.locator("#trouble")).to_contain_text("Paste a token by the button Token…")
             await expect(visit.page.locator("#totals")).to_contain_text("1 node, 1 GPU unavailable")
             assert "llama" not in await visit.text()
@@ -276,6 +274,9 @@ async def test_a_tenant_sees_his_pods_and_the_other_namespaces_as_sums(browser: 
         await expect(visit.page.locator(".gpu-card h2").last).to_contain_text("NVIDIA A100-SXM4-80GB · free")
         assert "training/" not in await visit.text()
         assert visit.problems == []
+        await visit.page.evaluate("location.hash = '#/pods?namespace=serving/'")
+        await expect(visit.page.locator("#trouble")).to_contain_text("may not")
+        await expect(visit.page.locator("#trouble")).not_to_contain_text("Paste a token")
 
 
 async def test_an_empty_cluster_names_what_its_operator_has_set(browser: Browser) -> None:
