@@ -112,7 +112,7 @@ function failed(error, seconds) {
   if (error instanceof Refusal && error.status === 403) {
     by('view').replaceChildren();
     by('view').setAttribute('aria-busy', 'false');
-    const isUnknown = !api.hasKey && !api.hasToken && /(show|with) a token/.test(error.message);
+    const isUnknown = !api.hasKey && !api.hasToken && error.message.includes('with a token');
     say('trouble', isUnknown ? `${sentence(error.message.split(';')[0])}. Paste a token by the button Token…` : `${sentence(error.message)}.`);
     return;
   }
