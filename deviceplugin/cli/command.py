@@ -18,11 +18,13 @@ from typing import IO, Any, TypeVar
 import click
 import yaml
 
-from deviceplugin.errors import ConfigError
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 _POD_KINDS = ("pod", "pods", "po")
 _NODE_KINDS = ("node", "nodes", "no")
+
+
+class ConnectionOption(click.Option):
+    """One that says which cluster is asked and how; the help has these last, under a heading of their own."""
 
 
 class OperatorCommand(click.Command):
@@ -41,6 +43,19 @@ class OperatorCommand(click.Command):
                     indent = " " * formatter.current_indent
                     formatter.write("\n" * bool(at) + f"{indent}# {meaning}\n{indent}{program} {arguments}\n")
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections["Connection" if isinstance(param, ConnectionOption) else "Options"].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
 
 class OutputForm(click.Choice[str]):
     """One of the words; `-o=json` is understood as kubectl does."""
@@ -55,16 +70,48 @@ def output_option(*words: str, default: str = "table") -> Callable[[Function], F
     )
 
 
-def pod_name(text: str, namespace: str) -> tuple[str, str]:
+def misused(sentence: str) -> click.UsageError:
+    """What a command finds wrong with its command line; it names the command whose --help says more."""
+    return click.UsageError(sentence, click.get_current_context(silent=True))
+
+
+class PartOfName(click.ParamType[str]):
+    """Of a name or model, as it is: `*` would be looked for."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401 - click's
+        text = str(value)
+        if "*" in text:
+            plain = text.replace("*", "") or "llm"
+            self.fail(f"a part of the name needs no *; write {plain[:40]!r}", param, ctx)
+        return text
+
+
+class NamespaceName(click.ParamType[str]):
+    """A namespace, or `PREFIX*`."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401 - click's
+        text = str(value)
+        if "*" in text[:-1]:
+            self.fail(f"in {text[:40]!r} * must stand at the end, as in 'team-*'", param, ctx)
+        return text
+
+
+def pod_name(text: str, namespace: str, *, given: str = "") -> tuple[str, str]:
     """Namespace and name of `NAME`, `pod/NAME`, `NAMESPACE/NAME` or `NAMESPACE/pod/NAME`.
 
-    `pod/NAME` is what kubectl means by it; a namespace of that name goes with -n.
+    `pod/NAME` is what kubectl means by it; a namespace of that name goes with -n, which is `given`.
     """
     parts = text.split("/")
     if len(parts) > 1 and parts[-2] in _POD_KINDS:
         del parts[-2]
     if not all(parts) or len(parts) > 2:
-        raise ConfigError(f"{text[:100]!r} is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME")
+        raise misused(f"{text[:100]!r} is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME")
+    if len(parts) == 2 and given and given != parts[0]:
+        raise misused(f"{text[:100]!r} and -n {given[:100]} name two namespaces; give one of them")
     return (parts[0] if len(parts) == 2 else namespace), parts[-1]
 
 
@@ -72,7 +119,7 @@ def node_name(text: str) -> str:
     """The name of `NAME` or `node/NAME`."""
     kind, slash, name = text.rpartition("/")
     if not name or (slash and kind not in _NODE_KINDS):
-        raise ConfigError(f"{text[:100]!r} is not the name of a node; write NAME or node/NAME")
+        raise misused(f"{text[:100]!r} is not the name of a node; write NAME or node/NAME")
     return name
 
 

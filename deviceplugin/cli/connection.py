@@ -9,10 +9,12 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 import msgspec
 
+from deviceplugin.cli.command import ConnectionOption, NamespaceName, misused
 from deviceplugin.config.param_types import DURATION, show_duration
 from deviceplugin.errors import ConfigError
 from deviceplugin.kube.kubeconfig import Kubeconfigs
@@ -52,16 +54,18 @@ class Connection(msgspec.Struct, frozen=True):
         return not self.namespace.endswith("*")
 
     def check(self) -> None:
-        """ConfigError for options that do not go together."""
+        """Raises what is wrong with the command line."""
         if not self.url and (self.ca_file or self.insecure):
-            raise ConfigError("--ca-file and --insecure go with --url; for the API server the kubeconfig names the CA")
+            raise misused("--ca-file and --insecure go with --url; for the API server the kubeconfig names the CA")
         if self.url and (self.kubeconfig or self.context):
-            raise ConfigError("--url asks the scheduler without the API server; leave out --kubeconfig and --context")
+            raise misused("--url asks the scheduler without the API server; leave out --kubeconfig and --context")
+        if self.url and not _is_https(self.url):
+            raise misused(f"--url: {self.url[:80]!r} is not an address such as https://10.0.0.7:8443")
 
     def through_api_server(self, command: str) -> "Connection":
-        """For a command that asks the API server itself; ConfigError for a scheduler's URL."""
+        """For a command that asks the API server itself, and so takes no URL of a scheduler."""
         if self.url:
-            raise ConfigError(f"{command} asks the API server; leave out --url and give a kubeconfig")
+            raise misused(f"{command} asks the API server; leave out --url and give a kubeconfig")
         return replace(self, may_have_url=False)
 
     def kubeconfigs(self) -> Kubeconfigs | None:
@@ -100,6 +104,14 @@ class Connection(msgspec.Struct, frozen=True):
         return token
 
 
+def _is_https(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that is open
+        return False
+
+
 def _home_kubeconfig() -> Path | None:
     try:
         return Path.home() / ".kube" / "config"
@@ -108,44 +120,47 @@ def _home_kubeconfig() -> Path | None:
 
 
 def _options() -> Iterator[Callable[[Function], Function]]:
-    file = click.Path(dir_okay=False)
-    yield click.option(
+    option, file = functools.partial(click.option, cls=ConnectionOption), click.Path(dir_okay=False)
+    yield option(
         "--kubeconfig",
         type=file,
         help="Kubeconfig file; default: the files of KUBECONFIG, ~/.kube/config, in a pod its service account.",
     )
-    yield click.option("--context", default="", help="Context of the kubeconfig; default: the current one.")
-    yield click.option("-n", "--namespace", default="", help="Namespace; default: that of the context, or default.")
-    yield click.option(
+    yield option("--context", default="", help="Context of the kubeconfig; default: the current one.")
+    yield option(
         "--request-timeout",
         type=DURATION,
         metavar="DURATION",
         default=show_duration(_USUAL_TIMEOUT_S),
         help="Longest wait for one answer, such as 1s or 2m; 0: no limit. Default: 15s.",
     )
-    yield click.option(
-        "--url", help="URL of the scheduler, such as https://10.0.0.7:8443, in the place of the API server."
-    )
-    yield click.option(
+    yield option("--url", help="URL of the scheduler, such as https://10.0.0.7:8443, in the place of the API server.")
+    yield option(
         "--token-file",
         type=file,
         help="File with a token that shows the scheduler which pods you may read about; also VCUDA_TOKEN.",
     )
-    yield click.option("--ca-file", type=file, help="With --url: PEM file with the CA of its certificate.")
-    yield click.option("--insecure", is_flag=True, help="With --url: do not verify its certificate.")
-    yield click.option(
+    yield option("--ca-file", type=file, help="With --url: PEM file with the CA of its certificate.")
+    yield option("--insecure", is_flag=True, help="With --url: do not verify its certificate.")
+    yield option(
         "--scheduler-namespace",
         default="kube-system",
         show_default=True,
         envvar="VCUDA_SCHEDULER_NAMESPACE",
         help="Namespace of the scheduler's service; also VCUDA_SCHEDULER_NAMESPACE.",
     )
-    yield click.option("--service", default="vcuda-scheduler", show_default=True, help="The scheduler's service.")
-    yield click.option("--port", type=int, default=8443, show_default=True, help="HTTPS port of the scheduler's pods.")
+    yield option("--service", default="vcuda-scheduler", show_default=True, help="The scheduler's service.")
+    yield option("--port", type=int, default=8443, show_default=True, help="HTTPS port of the scheduler's pods.")
 
 
 def connected(command: Function) -> Function:
     """Gives a click command the options, and its function one `connection`."""
+    text = "Namespace; default: that of the context, or default."
+    return click.option("-n", "--namespace", type=NamespaceName(), default="", help=text)(connected_to_all(command))
+
+
+def connected_to_all(command: Function) -> Function:
+    """The same without a namespace, for what belongs to none."""
 
     @functools.wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - click's

@@ -16,7 +16,7 @@ from deviceplugin.cli.command import OperatorCommand, output_option, pod_name
 from deviceplugin.cli.completion import complete_pod
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.scheduler_client import SchedulerClient, asked, scheduler_refusal
-from deviceplugin.cli.table import say, show_document
+from deviceplugin.cli.terminal import say, show_document
 from deviceplugin.errors import KubeError, KubeNotFoundError, VcudaError
 from deviceplugin.kube.collection import ObjectRef
 from deviceplugin.kube.pods import PODS
@@ -60,7 +60,7 @@ def explain(pod: str, full: bool, output: str, connection: Connection) -> None:
 
 
 async def _explained(client: SchedulerClient, pod: str) -> Explanation:
-    namespace, name = pod_name(pod, client.namespace)
+    namespace, name = pod_name(pod, client.namespace, given=client.connection.namespace)
     where = f"{quote(namespace, safe='')}/{quote(name, safe='')}"
     answer = await client.get(f"/explain?pod={where}")
     if answer.status == 404:

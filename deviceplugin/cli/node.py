@@ -14,11 +14,11 @@ import msgspec
 from deviceplugin.cli import table as q
 from deviceplugin.cli.command import OperatorCommand, node_name, output_option
 from deviceplugin.cli.completion import complete_node
-from deviceplugin.cli.connection import Connection, connected
+from deviceplugin.cli.connection import Connection, connected_to_all
 from deviceplugin.cli.nodes import models_text, unavailable_text
 from deviceplugin.cli.scheduler_client import SchedulerClient, asked
 from deviceplugin.cli.screen import Page, watch
-from deviceplugin.cli.table import Look, say, show_document, show_lines
+from deviceplugin.cli.table import Look
 from deviceplugin.cli.terminal import (
     Colour,
     clean,
@@ -29,7 +29,10 @@ from deviceplugin.cli.terminal import (
     is_terminal,
     load_colour,
     painted,
+    say,
     shortened,
+    show_document,
+    show_lines,
     terminal_width,
 )
 from deviceplugin.model.cluster_view import GpuRow, HolderRow, NodeRow, PodStage, ShareSource
@@ -202,7 +205,7 @@ _EXAMPLES = (
 @click.argument("name", shell_complete=complete_node)
 @click.option("-w", "--watch", "watching", is_flag=True, help="Refresh every 2 seconds, until q is pressed.")
 @output_option("table", "wide", "json", "yaml", "name")
-@connected
+@connected_to_all
 def node(name: str, watching: bool, output: str, connection: Connection) -> None:
     """Show one node: its GPUs by NUMA node, how much of each is allocated and used, and by which pods.
 

@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from deviceplugin.cli import table as q
-from deviceplugin.cli.command import OperatorCommand
-from deviceplugin.cli.connection import Connection, connected
+from deviceplugin.cli.command import OperatorCommand, PartOfName, misused
+from deviceplugin.cli.connection import Connection, connected_to_all
 from deviceplugin.cli.scheduler_client import NODE_ROWS, asked
-from deviceplugin.cli.table import Field, Kind, Shape, Sort, listed, show_rows
+from deviceplugin.cli.table import Field, Kind, Nothing, Shape, Sort, listed, show_rows
 from deviceplugin.cli.terminal import Colour, even_colour
 from deviceplugin.model.cluster_view import GpuLive, GpuRow, NodeRow, idle_of
 from deviceplugin.model.units import BLOCK_BYTES, CORES_PER_GPU
@@ -315,13 +315,15 @@ _EXAMPLES = (
 
 
 @click.command("nodes", cls=OperatorCommand, examples=_EXAMPLES)
-@click.option("--name", default="", metavar="TEXT", help="Only nodes whose name contains this.")
-@click.option("--model", default="", metavar="TEXT", help="Only nodes with a GPU whose model contains this.")
+@click.option("--name", type=PartOfName(), default="", metavar="TEXT", help="Only nodes whose name contains this.")
+@click.option(
+    "--model", type=PartOfName(), default="", metavar="TEXT", help="Only nodes with a GPU whose model contains this."
+)
 @click.option("--free", is_flag=True, help="Only nodes with a free GPU.")
 @click.option("--problems", is_flag=True, help="Only nodes that are unavailable, or have unavailable GPUs.")
 @click.option("--gpus", is_flag=True, help="With -o json or yaml: also every GPU and the pods on it.")
 @listed(NODES.sorts)
-@connected
+@connected_to_all
 def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: Shape, connection: Connection) -> None:
     """List nodes with their GPUs: how much is allocated, and what is free.
 
@@ -330,7 +332,7 @@ def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: 
     allocated and not used.
     """
     if free and problems:
-        raise click.UsageError("--free and --problems ask for different nodes; give one of them")
+        raise misused("--free and --problems ask for different nodes; give one of them")
     query = ({"name": name} if name else {}) | ({"model": model} if model else {})
     query |= {"live": "1"} if NODES.sorts[shape.sort_by].of_use else {}
     query |= {"state": "free"} if free else {"state": "problem"} if problems else {}
@@ -338,7 +340,6 @@ def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: 
     found = asked(connection, lambda client: client.rows(NODE_ROWS, query))
     rows = NODES.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
     kind = NODES if gpus else replace(NODES, omitted=("gpus",))
-    is_narrowed = model or free or problems
-    doctor = "kubectl vcuda doctor says why, and docs/install.md what a node needs"
-    instead = "leave out a filter to see more" if is_narrowed else doctor
-    show_rows(kind, rows, at=found.at, shape=shape, instead=instead)
+    filters: dict[str, str | bool] = {"--name": name, "--model": model, "--free": free, "--problems": problems}
+    instead = "kubectl vcuda doctor says why, and docs/install.md what a node needs"
+    show_rows(kind, rows, at=found.at, shape=shape, nothing=Nothing(filters, instead=instead))

@@ -13,7 +13,7 @@ from contextlib import suppress
 import click
 
 from deviceplugin.cli.command import output_option
-from deviceplugin.cli.table import say, show_document
+from deviceplugin.cli.terminal import say, show_document
 from deviceplugin.config.param_types import SettingType
 from deviceplugin.errors import ConfigError, ParseError, RequestError
 from deviceplugin.kube.structs import exact_quantity

@@ -6,7 +6,7 @@ namespaces gets the others as one row, named in parentheses, which no namespace 
 what happened to pods, nodes and GPUs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TypeVar
 
@@ -14,11 +14,11 @@ import click
 import msgspec
 
 from deviceplugin.cli import table as q
-from deviceplugin.cli.command import OperatorCommand, node_name
+from deviceplugin.cli.command import OperatorCommand, PartOfName, node_name
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.scheduler_client import EVENT_ROWS, POD_ROWS, Found, RowList, SchedulerClient, asked
-from deviceplugin.cli.table import Field, Kind, Shape, Sort, listed, show_rows
+from deviceplugin.cli.table import Field, Kind, Nothing, Shape, Sort, listed, show_rows
 from deviceplugin.cli.terminal import Colour, even_colour
 from deviceplugin.model.cluster_view import (
     ClusterEventKind,
@@ -350,13 +350,14 @@ _EXAMPLES = (
 @click.option(
     "--name",
     "named",
+    type=PartOfName(),
     default="",
     metavar="TEXT",
     help="Only pods whose name contains this; of several namespaces, whose NAMESPACE/NAME does.",
 )
 @click.option(
     "--status",
-    type=click.Choice([each.value for each in PodStage]),
+    type=click.Choice([each.value for each in PodStage], case_sensitive=False),
     help="Only pods that are pending, reserved or bound.",
 )
 @listed(PODS.sorts)
@@ -370,33 +371,39 @@ def pods(
     Pending: no node is chosen. Reserved: GPUs are allocated, and the pod is being bound. Bound: the pod has its node.
     `explain` says more about one pod.
     """
-    query = ({"stage": status} if status else {}) | ({"name": named} if named else {})
+    filters = {"--node": on_node, "--name": named, "--status": status or ""}
     example = "docs/ask-for-a-share.md has a pod that asks for a share"
-    _show(PODS, POD_ROWS, connection, query, shape, on_node=on_node, all_namespaces=all_namespaces, example=example)
+    _show(PODS, POD_ROWS, connection, filters, shape, all_namespaces=all_namespaces, example=example)
+
+
+_QUERY = {"--node": "node", "--name": "name", "--status": "stage", "--kind": "kind"}
+"""The view's parameter for each filter."""
 
 
 def _show(
     kind: Kind[Row],
     wanted: RowList[Row],
     connection: Connection,
-    query: dict[str, str],
+    filters: Mapping[str, str],
     shape: Shape,
     *,
-    on_node: str,
     all_namespaces: bool,
     example: str = "",
 ) -> None:
-    query |= {"node": node_name(on_node)} if on_node else {}
+    query = {_QUERY[option]: value for option, value in filters.items() if value}
+    query |= {"node": node_name(query["node"])} if "node" in query else {}
 
-    async def read(client: SchedulerClient) -> Found[Row]:
-        return await client.rows(wanted, query if all_namespaces else {**query, "namespace": client.namespace})
+    async def read(client: SchedulerClient) -> tuple[Found[Row], str]:
+        namespace = {} if all_namespaces else {"namespace": client.namespace}
+        return await client.rows(wanted, query | namespace), namespace.get("namespace", "")
 
-    found = asked(connection, read)
+    found, namespace = asked(connection, read)
     rows = kind.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
     is_one = connection.is_for_one_namespace and not all_namespaces
     kind = kind.without("NAMESPACE") if is_one else kind
-    everywhere = example if all_namespaces else "-A lists those of all namespaces"
-    show_rows(kind, rows, at=found.at, shape=shape, instead="leave out a filter to see more" if query else everywhere)
+    instead = example if all_namespaces else "-A lists those of all namespaces"
+    where = f"namespace {namespace}" if namespace else ""
+    show_rows(kind, rows, at=found.at, shape=shape, nothing=Nothing(filters, where, instead))
 
 
 def _object(row: ClusterEventRow) -> str:
@@ -428,7 +435,11 @@ _EVENT_EXAMPLES = (
 @click.command("events", cls=OperatorCommand, examples=_EVENT_EXAMPLES)
 @all_namespaces_option
 @click.option("--node", "on_node", default="", help="Only events on this node.", shell_complete=complete_node)
-@click.option("--kind", type=click.Choice([each.value for each in ClusterEventKind]), help="Only events of this kind.")
+@click.option(
+    "--kind",
+    type=click.Choice([each.value for each in ClusterEventKind], case_sensitive=False),
+    help="Only events of this kind.",
+)
 @listed()
 @connected
 def events(all_namespaces: bool, on_node: str, kind: str | None, shape: Shape, connection: Connection) -> None:
@@ -439,5 +450,5 @@ def events(all_namespaces: bool, on_node: str, kind: str | None, shape: Shape, c
 
     The scheduler keeps the last 500 of each kind since it started; those of Kubernetes stay in `kubectl events`.
     """
-    query = {"kind": kind} if kind else {}
-    _show(EVENTS, EVENT_ROWS, connection, query, shape, on_node=on_node, all_namespaces=all_namespaces)
+    filters = {"--node": on_node, "--kind": kind or ""}
+    _show(EVENTS, EVENT_ROWS, connection, filters, shape, all_namespaces=all_namespaces)

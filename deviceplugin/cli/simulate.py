@@ -24,8 +24,8 @@ from types import FrameType
 import click
 
 from deviceplugin.cli.command import output_option
-from deviceplugin.cli.table import GAP, Column, say, show_document, table
-from deviceplugin.cli.terminal import terminal_width
+from deviceplugin.cli.table import GAP, Column, table
+from deviceplugin.cli.terminal import say, show_document, terminal_width
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.errors import ConfigError
 from deviceplugin.model.preferences import GpuPolicy, NodePolicy

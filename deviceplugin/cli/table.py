@@ -10,22 +10,15 @@ shares of a whole become short text, a dash if they are not known. The words of 
 JSON and YAML are the rows themselves under `items`, with the field names of `model.cluster_view`.
 """
 
-import errno
 import functools
-import json
 import math
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from operator import itemgetter
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import click
 import msgspec
-import yaml
 
 from deviceplugin.cli.command import Function, output_option
 from deviceplugin.cli.terminal import (
@@ -37,9 +30,11 @@ from deviceplugin.cli.terminal import (
     is_terminal,
     load_colour,
     painted,
+    say,
+    show_document,
+    show_lines,
     terminal_width,
 )
-from deviceplugin.errors import ConfigError
 from deviceplugin.model.units import bytes_text, memory_of, memory_text
 from deviceplugin.structs import replace
 
@@ -435,8 +430,29 @@ def listed(sorts: Iterable[str] = ()) -> Callable[[Function], Function]:
     return decorate
 
 
-def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape, instead: str = "") -> None:
-    """Prints the rows; where there are none, a sentence on standard error: that, and what to do `instead`."""
+class Nothing(msgspec.Struct, frozen=True):
+    """What is said where there are no rows. `filters`: what was asked for, by option; `where`: in which namespaces.
+
+    `instead`: what to do if nothing was filtered away.
+    """
+
+    filters: Mapping[str, str | bool] = MappingProxyType({})
+    where: str = ""
+    instead: str = ""
+
+    def sentence(self, what: str) -> str:
+        given = [name if value is True else f"{name} {value}" for name, value in self.filters.items() if value]
+        place = f" in {self.where}" * bool(self.where)
+        if given:
+            return f"No {what}{place} match {' '.join(given)}."
+        return f"No {what}{place} found{'; ' if self.instead else ''}{self.instead}."
+
+
+_NOTHING = Nothing()
+
+
+def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape, nothing: Nothing = _NOTHING) -> None:
+    """Prints the rows; where there are none, a sentence on standard error."""
     if shape.output in ("json", "yaml"):
         show_document({"at": at, "items": kind.documents(rows)}, shape.output)
     elif shape.output == "name":
@@ -444,46 +460,9 @@ def show_rows(kind: Kind[Row], rows: Sequence[Row], *, at: float, shape: Shape, 
         if names:
             say(*names)
     elif not rows:
-        click.echo(f"No {kind.what} found{'; ' if instead else ''}{instead}.", err=True)
+        click.echo(clean(nothing.sentence(kind.what)), err=True)
     else:
         headers, wide, width = not shape.no_headers, shape.output == "wide", terminal_width()
         total = TOTAL if shape.total or is_terminal() else ""
         shown = kind.sorted_by(shape.sort_by)
         show_lines(*shown.lines(rows, at=at, headers=headers, wide=wide, width=width, total=total))
-
-
-def say(*lines: str) -> None:
-    """On standard output, for people: text of others in a line cannot move the cursor, nor begin another line."""
-    show_lines(*map(clean, lines))
-
-
-def show_lines(*lines: str) -> None:
-    """As they are: what others wrote in them is clean already, and colours stay."""
-    _write("\n".join(lines))
-
-
-def _write(text: str) -> None:
-    """ConfigError if it cannot be written. A closed pipe is for click."""
-    try:
-        click.echo(text)
-    except OSError as error:
-        if error.errno == errno.EPIPE:
-            raise
-        _drop_what_is_buffered()
-        raise ConfigError(f"the answer cannot be written to standard output: {error.strerror}") from None
-
-
-def _drop_what_is_buffered() -> None:
-    """Else Python writes it again when it ends, fails again, and makes the status 120 (Py_FinalizeEx)."""
-    with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-def show_document(document: object, output: str) -> None:
-    if output == "json":
-        _write(json.dumps(document, indent=2))
-    else:
-        text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
-        if not all(map(str.isprintable, text.splitlines())):  # such as marks that turn the direction of writing
-            text = yaml.safe_dump(document, sort_keys=False)
-        _write(text.rstrip())

@@ -2,14 +2,22 @@
 
 In: the environment and the stream. Out: text that fits there. Text from outside cannot move the cursor: control
 characters become `?`. Colours are for a terminal alone, and for none if NO_COLOR is set (no-color.org) or TERM is dumb;
-they are put around text whose width was counted before.
+they are put around text whose width was counted before. Lines and documents go out here; ConfigError if they cannot.
 """
 
 import enum
+import errno
+import json
 import os
 import re
 import sys
+from contextlib import suppress
+from pathlib import Path
 
+import click
+import yaml
+
+from deviceplugin.errors import ConfigError
 from deviceplugin.observe.glyphs import ASCII, BOXES, Glyphs
 
 
@@ -106,3 +114,40 @@ def cut(line: str, width: int) -> str:
 
 def _mark() -> str:
     return "…" if clean("…") == "…" else "~"
+
+
+def say(*lines: str) -> None:
+    """On standard output, for people: text of others in a line cannot move the cursor, nor begin another line."""
+    show_lines(*map(clean, lines))
+
+
+def show_lines(*lines: str) -> None:
+    """As they are: what others wrote in them is clean already, and colours stay."""
+    _write("\n".join(lines))
+
+
+def _write(text: str) -> None:
+    """ConfigError if it cannot be written. A closed pipe is for click."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        _drop_what_is_buffered()
+        raise ConfigError(f"the answer cannot be written to standard output: {error.strerror}") from None
+
+
+def _drop_what_is_buffered() -> None:
+    """Else Python writes it again when it ends, fails again, and makes the status 120 (Py_FinalizeEx)."""
+    with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def show_document(document: object, output: str) -> None:
+    if output == "json":
+        _write(json.dumps(document, indent=2))
+    else:
+        text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
+        if not all(map(str.isprintable, text.splitlines())):  # such as marks that turn the direction of writing
+            text = yaml.safe_dump(document, sort_keys=False)
+        _write(text.rstrip())

@@ -13,16 +13,15 @@ from typing import Any
 import click
 import msgspec
 
-from deviceplugin.cli.command import OperatorCommand
+from deviceplugin.cli.command import OperatorCommand, PartOfName, misused
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.nodes import GPU_USE, NODE_USE, gpu_entries
 from deviceplugin.cli.pods import CONTAINER_USE, NAMESPACE_ROWS, NAMESPACE_USE, POD_USE, container_entries
 from deviceplugin.cli.scheduler_client import NODE_ROWS, POD_ROWS, Found, RowList, SchedulerClient, asked
 from deviceplugin.cli.screen import INTERVAL_S, Page, watch
-from deviceplugin.cli.table import TOTAL, Kind, Shape, listed, show_rows
+from deviceplugin.cli.table import TOTAL, Kind, Nothing, Shape, listed, show_rows
 from deviceplugin.cli.terminal import is_terminal
 from deviceplugin.config.param_types import SettingType
-from deviceplugin.errors import ConfigError
 
 ORDER_KEYS = {
     "N": "name",
@@ -77,7 +76,7 @@ _EXAMPLES = (
 )
 _KEYS = (
     ("1 to 5, or Tab", "nodes, GPUs, pods, containers, namespaces"),
-    (", ".join(ORDER_KEYS), f"sort by {', '.join(ORDER_KEYS.values())}"),
+    *((", ".join(some), f"sort by {', '.join(map(ORDER_KEYS.__getitem__, some))}") for some in ("NCM", "UIF", "BTO")),
     ("R", "reverse the order"),
 )
 
@@ -95,7 +94,14 @@ _WHAT = SettingType("a table", "|".join(TABLES), _read_what)
 @click.command("top", cls=OperatorCommand, examples=_EXAMPLES)
 @click.argument("what", type=_WHAT, default="nodes", metavar=f"[{_WHAT.metavar}]")
 @all_namespaces_option
-@click.option("--name", "named", default="", metavar="TEXT", help="Only nodes or pods whose name contains this.")
+@click.option(
+    "--name",
+    "named",
+    type=PartOfName(),
+    default="",
+    metavar="TEXT",
+    help="Only nodes or pods whose name contains this.",
+)
 @click.option("--once", is_flag=True, help="Print one table also on a terminal.")
 @click.option(
     "--interval",
@@ -119,22 +125,24 @@ def top(
 
     CORES (1/100 of a GPU's time) and MEMORY are allocated; USED is what is used of it, measured by the node's agent,
     IDLE the rest of the cores. UTIL is the driver's utilization of the whole GPU. THROTTLED: for how long a container
-    waited for its own limit since it started. `-`: not known.
+    waited for its own limit since it started. `-`: not known. -n and -A choose pods, containers and namespaces.
 
     On a terminal the table refreshes itself, with bars where there is room, and colours unless NO_COLOR is set; press ?
     for the keys. A pipe or a file gets neither.
     """
     if shape.sort_by not in TABLES[what].kind.sorts:
         orders = ", ".join(TABLES[what].kind.sorts)
-        raise ConfigError(f"--sort-by {shape.sort_by} is not an order of {what}; use {orders}")
+        raise misused(f"--sort-by {shape.sort_by} is not an order of {what}; use {orders}")
     if named and what == "namespaces":
-        raise ConfigError("--name is a part of the name of a node or pod; give -n 'PREFIX*' for namespaces")
+        raise misused("--name is a part of the name of a node or pod; give -n 'PREFIX*' for namespaces")
+    if connection.namespace and what in ("nodes", "gpus"):
+        raise misused(f"-n goes with pods, containers or namespaces; {what} belong to none")
     is_live = not once and shape.output in ("table", "wide") and is_terminal()
 
     async def show(client: SchedulerClient) -> None:
-        namespace = "" if all_namespaces else client.namespace
+        namespace, given = ("", "") if all_namespaces else (client.namespace, connection.namespace)
         by_name = {TABLES[what].rows.path: named} if named else {}
-        screen = _Screen(client, what, shape.sort_by, shape.reverse, shape.output == "wide", namespace, by_name)
+        screen = _Screen(client, what, shape.sort_by, shape.reverse, shape.output == "wide", namespace, given, by_name)
         if is_live:
             first = partial(screen.page, live=False)
             await watch(screen.page, first=first, handle=screen.handle, keys=_KEYS, interval_s=interval)
@@ -147,7 +155,8 @@ def top(
 class _Screen(msgspec.Struct):
     """What is shown now; keys change it. `namespace` is empty for all, and may end with `*`: all that begin so.
 
-    `by_name`: a part of the name, for the list of nodes or of pods.
+    `given`: the one of the command line, which alone narrows the table of namespaces. `by_name`: a part of the name,
+    for the list of nodes or of pods.
     """
 
     client: SchedulerClient
@@ -156,6 +165,7 @@ class _Screen(msgspec.Struct):
     reverse: bool
     wide: bool
     namespace: str
+    given: str
     by_name: Mapping[str, str]
 
     def handle(self, key: str) -> bool:
@@ -185,7 +195,7 @@ class _Screen(msgspec.Struct):
         lines = kind.lines(rows, at=found.at, headers=True, wide=self.wide, width=width, total=name)
         sums = lines[-1:] if len(rows) > 1 else []
         lines = lines[: len(lines) - len(sums)]
-        where = f" in {self.namespace}" if self.namespace and table.is_namespaced else ""
+        where = f" in {within}" if (within := self._within(table)) else ""
         shown = len(found.rows)
         count = f"{len(rows)}" if shown >= found.total else f"{len(rows)}, of {shown} of {found.total}"
         order = f"by {self.sort_by}{', reversed' if self.reverse else ''}"
@@ -200,7 +210,9 @@ class _Screen(msgspec.Struct):
         by_node = {"sort": "node"} if "node" in table.kind.sorts else {}
         found = await self._read(table, {"live": "1"} | by_node)
         kind, rows = self._ordered(table, found)
-        show_rows(kind, rows, at=found.at, shape=shape)
+        where = f"namespace {self.namespace}" if self.namespace and table.is_namespaced else ""
+        filters = {"--name": self.by_name.get(table.rows.path, ""), "-n": "" if where else self._within(table)}
+        show_rows(kind, rows, at=found.at, shape=shape, nothing=Nothing(filters, where))
 
     def _first_rows(self, kind: Kind[Any], *, live: bool) -> dict[str, str]:
         """Without `live` no agent is asked, and an order by use is none."""
@@ -210,9 +222,15 @@ class _Screen(msgspec.Struct):
         return ({"live": "1"} if live else {}) | order | ({"by": sort.by} if sort.by else {})
 
     async def _read(self, table: TopTable, query: Mapping[str, str], *, most: int = 0) -> Found[Any]:
-        within = {"namespace": self.namespace} if self.namespace and table.is_namespaced else {}
+        within = {"namespace": namespace} if (namespace := self._within(table)) else {}
         within |= {"name": self.by_name[table.rows.path]} if table.rows.path in self.by_name else {}
         return await self.client.rows(table.rows, {**query, **table.query, **within}, most=most)
+
+    def _within(self, table: TopTable) -> str:
+        """The namespace whose rows are asked for; empty for all."""
+        if table.is_namespaced:
+            return self.namespace
+        return self.given if table.rows is NAMESPACE_ROWS else ""
 
     def _ordered(self, table: TopTable, found: Found[Any]) -> tuple[Kind[Any], list[Any]]:
         rows = table.kind.ordered(table.entries(found.rows), self.sort_by, reverse=self.reverse)

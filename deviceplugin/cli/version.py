@@ -9,7 +9,7 @@ from deviceplugin import __version__
 from deviceplugin.cli.command import OperatorCommand, output_option
 from deviceplugin.cli.connection import Connection, connected
 from deviceplugin.cli.scheduler_client import asked
-from deviceplugin.cli.table import show_document
+from deviceplugin.cli.terminal import show_document
 
 _EXAMPLES = (("Both versions.", "version"), ("Only that of this command; no cluster is asked.", "version --client"))
 

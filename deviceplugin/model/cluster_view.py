@@ -326,7 +326,7 @@ class NamespaceRow(msgspec.Struct, frozen=True):
 
 class NamespacesView(Head, frozen=True, kw_only=True):
     """`/view/namespaces`: one page. `others` has the sums over namespaces whose names the caller may not know; null if
-    there are none."""
+    there are none, or if namespaces were asked for by name."""
 
     items: tuple[NamespaceRow, ...]
     total: int

@@ -169,17 +169,27 @@ async def test_no_usable_token_is_as_no_right_to_have_one(tmp_path: Path, subtes
 
 async def test_options_that_do_not_go_together_are_one_sentence(subtests: pytest.Subtests) -> None:
     cases: list[tuple[list[str], str]] = [
-        (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
+        (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443; see"),
+        (["--url", "bogus"], "--url: 'bogus' is not an address such as https://10.0.0.7:8443; see vcuda nodes --help"),
+        (["--url", "https://[x"], "--url: 'https://[x' is not an address"),
+        (["--url", "https://x:y"], "--url: 'https://x:y' is not an address"),
         (["--url", "https://x", "--context", "c"], "--url asks the scheduler without the API server"),
         (["--insecure"], "--ca-file and --insecure go with --url"),
-        (["--url", "https://x", "--token-file", "/none"], "--token-file: /none cannot be read: No such file"),
-        (["--kubeconfig", "/none"], "kubeconfig /none cannot be read: No such file or directory"),
+        (["--free", "--problems"], "--free and --problems ask for different nodes; give one of them; see vcuda nodes"),
     ]
     for args, said in cases:
         with subtests.test(args=args):
             result = await run("nodes", *args)
-            assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+            assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
             assert result.stderr.startswith(f"vcuda: {said}"), result.stderr
+    files: list[tuple[list[str], str]] = [
+        (["--url", "https://x", "--token-file", "/none"], "--token-file: /none cannot be read: No such file"),
+        (["--kubeconfig", "/none"], "kubeconfig /none cannot be read: No such file or directory"),
+    ]
+    for args, said in files:
+        with subtests.test(args=args):
+            result = await run("nodes", *args)
+            assert (result.exit_code, result.stderr.startswith(f"vcuda: {said}")) == (1, True), result.stderr
 
 
 async def test_a_wrong_timeout_ends_with_status_2(subtests: pytest.Subtests) -> None:

@@ -378,7 +378,8 @@ async def test_a_command_that_asks_the_api_server_names_no_url(tmp_path: Path) -
         missing = await run(command, env={"KUBECONFIG": str(tmp_path / "none")})
         assert missing.stderr.endswith("exists; pass --kubeconfig FILE\n"), missing.stderr
         refused = await run(command, "--url", "https://127.0.0.1:1")
-        assert refused.stderr == f"vcuda: {command} asks the API server; leave out --url and give a kubeconfig\n"
+        said = f"{command} asks the API server; leave out --url and give a kubeconfig; see vcuda {command} --help"
+        assert (refused.exit_code, refused.stderr) == (2, f"vcuda: {said}\n")
     missing = await run("nodes", env={"KUBECONFIG": str(tmp_path / "none")})
     assert missing.stderr.endswith("exists; pass --kubeconfig FILE, or --url https://HOST:8443 of the scheduler\n")
 
@@ -490,8 +491,8 @@ async def test_text_from_outside_cannot_move_the_cursor(tmp_path: Path) -> None:
 async def test_the_scheduler_alone_cannot_be_asked_for_a_cluster() -> None:
     result = await run("doctor", "--url", "https://127.0.0.1:1")
     assert (result.exit_code, result.stderr) == (
-        1,
-        "vcuda: doctor asks the API server; leave out --url and give a kubeconfig\n",
+        2,
+        "vcuda: doctor asks the API server; leave out --url and give a kubeconfig; see vcuda doctor --help\n",
     )
 
 

@@ -162,15 +162,15 @@ async def test_an_api_server_that_is_away_is_one_sentence(tmp_path: Path) -> Non
 
 
 def test_a_wrong_flag_is_one_sentence(subtests: pytest.Subtests) -> None:
-    cases: list[tuple[list[str], str]] = [
-        (["--url", "http://x"], "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
-        (["--url", "https://x", "--ca-file", "/none"], "--ca-file: /none cannot be used: "),
-        (["--insecure"], "--ca-file and --insecure go with --url"),
+    cases: list[tuple[list[str], int, str]] = [
+        (["--url", "http://x"], 2, "--url: 'http://x' is not an address such as https://10.0.0.7:8443"),
+        (["--url", "https://x", "--ca-file", "/none"], 1, "--ca-file: /none cannot be used: "),
+        (["--insecure"], 2, "--ca-file and --insecure go with --url"),
     ]
-    for args, message in cases:
+    for args, code, message in cases:
         with subtests.test(args=args):
             result = CliRunner().invoke(main, ["explain", "p", *args])
-            assert (result.exit_code, result.stderr.startswith(f"vcuda: {message}")) == (1, True), result.stderr
+            assert (result.exit_code, result.stderr.startswith(f"vcuda: {message}")) == (code, True), result.stderr
 
 
 async def test_an_untrusted_certificate_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
@@ -208,8 +208,11 @@ async def test_what_is_no_name_of_a_pod_is_one_sentence(tmp_path: Path, subtests
     for name in ["a/b/c", "/llm", "a/", "", "pod/"]:
         with subtests.test(name=name):
             result = await vcuda(Cluster(), tmp_path, "explain", name)
-            assert result.exit_code == 1
-            assert result.stderr.endswith("is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME\n")
+            assert result.exit_code == 2
+            said = "is not the name of a pod; write NAME, pod/NAME or NAMESPACE/NAME; see vcuda explain --help\n"
+            assert result.stderr.endswith(said)
+    two = await vcuda(Cluster(), tmp_path, "explain", "research/llm", "-n", "batch")
+    assert (two.exit_code, "name two namespaces; give one of them" in two.stderr) == (2, True)
 
 
 async def test_why_a_bound_pod_is_there_stands_below_what_it_holds(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ async def test_a_node_that_is_unknown_is_one_sentence(tmp_path: Path) -> None:
     result = await vcuda(cluster(), tmp_path, "node", "node-x")
     assert (result.exit_code, result.stderr) == (1, "vcuda: no node node-x with GPUs\n")
     wrong = await vcuda(cluster(), tmp_path, "node", "pod/x")
-    assert wrong.stderr == "vcuda: 'pod/x' is not the name of a node; write NAME or node/NAME\n"
+    assert wrong.stderr == "vcuda: 'pod/x' is not the name of a node; write NAME or node/NAME; see vcuda node --help\n"
     quoted = cluster()
     assert (await vcuda(quoted, tmp_path, "node", "node-a?x=1")).exit_code == 1
     assert quoted.asked[-1][1] == {"live": "1"}, "a name cannot change the query"

@@ -52,14 +52,41 @@ async def test_namespaces_that_begin_alike_and_parts_of_names_are_chosen_by_a_re
             lines = (await run(*words, "--name", "A100-3", *reach)).stdout.splitlines()
             assert {line.split()[0] for line in lines[1:]} == {"gpu-a100-3"}, words
         wrong = await run("top", "namespaces", "--name", "x", *reach)
-        assert (wrong.exit_code, wrong.stderr.count("\n")) == (1, 1)
+        assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
         assert "--name is a part of the name of a node or pod" in wrong.stderr
+        for words, chosen in (
+            (("-n", "training"), ["training"]),
+            (("-n", "*"), ["batch", "research", "serving", "training"]),
+        ):
+            lines = (await run("top", "namespaces", *words, *reach)).stdout.splitlines()
+            assert [line.split()[0] for line in lines[1:]] == chosen
+
+
+async def test_a_star_where_it_would_find_nothing_and_a_namespace_where_there_is_none_are_refused(
+    subtests: pytest.Subtests,
+) -> None:
+    cases: list[tuple[list[str], str]] = [
+        (["pods", "--name", "notebook*"], "--name: a part of the name needs no *; write 'notebook'"),
+        (["nodes", "--model", "*"], "--model: a part of the name needs no *; write 'llm'"),
+        (["top", "--name", "*a100*"], "--name: a part of the name needs no *; write 'a100'"),
+        (["pods", "-n", "*arch"], "-n / --namespace: in '*arch' * must stand at the end, as in 'team-*'"),
+        (["events", "-n", "a*b*"], "-n / --namespace: in 'a*b*' * must stand at the end"),
+        (["nodes", "-n", "research"], "no such option '-n'"),
+        (["node", "node-a", "-n", "research"], "no such option '-n'"),
+        (["top", "-n", "research"], "-n goes with pods, containers or namespaces; nodes belong to none; see"),
+        (["top", "gpus", "-n", "research"], "-n goes with pods, containers or namespaces; gpus belong to none; see"),
+    ]
+    for words, said in cases:
+        with subtests.test(words=words):
+            result = await run(*words)
+            assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+            assert result.stderr.startswith(f"vcuda: {said}"), result.stderr
 
 
 async def test_what_is_asked_for_is_asked_of_the_scheduler(tmp_path: Path, subtests: pytest.Subtests) -> None:
     cases: list[tuple[list[str], dict[str, str]]] = [
         (["-n", "shop"], {"namespace": "shop"}),
-        (["-A", "--status", "pending"], {"stage": "pending"}),
+        (["-A", "--status", "Pending"], {"stage": "pending"}),
         (["-A", "--node", "node/node-b"], {"node": "node-b"}),
         (["-A", "--name", "llm"], {"name": "llm"}),
         (["-n", "res*"], {"namespace": "res*"}),
@@ -166,20 +193,24 @@ async def test_a_token_of_ones_own_is_shown_through_the_api_server_too(tmp_path:
 
 
 async def test_that_there_is_nothing_is_said_on_standard_error_and_what_to_do(tmp_path: Path) -> None:
-    narrower, wider = "leave out a filter to see more", "-A lists those of all namespaces"
+    wider = "-A lists those of all namespaces"
     for words, said in (
-        (["pods"], f"No pods with GPUs found; {wider}."),
+        (["pods"], f"No pods with GPUs in namespace research found; {wider}."),
         (["pods", "-A"], "No pods with GPUs found; docs/ask-for-a-share.md has a pod that asks for a share."),
-        (["pods", "-A", "--status", "bound"], f"No pods with GPUs found; {narrower}."),
-        (["pods", "--node", "a"], f"No pods with GPUs found; {narrower}."),
-        (["events"], f"No events found; {wider}."),
+        (["pods", "-A", "--status", "Bound"], "No pods with GPUs match --status bound."),
+        (["pods", "-A", "--node", "nosuch", "--name", "x"], "No pods with GPUs match --node nosuch --name x."),
+        (["pods", "--node", "a"], "No pods with GPUs in namespace research match --node a."),
+        (["events"], f"No events in namespace research found; {wider}."),
+        (["events", "--kind", "GPU"], "No events in namespace research match --kind gpu."),
         (["events", "-A"], "No events found."),
         (
             ["nodes"],
             "No nodes with GPUs found; kubectl vcuda doctor says why, and docs/install.md what a node needs.",
         ),
-        (["nodes", "--model", "h100"], f"No nodes with GPUs found; {narrower}."),
-        (["top", "pods", "--once"], "No pods with GPUs found."),
+        (["nodes", "--model", "h100", "--free"], "No nodes with GPUs match --model h100 --free."),
+        (["top", "pods", "--once"], "No pods with GPUs in namespace research found."),
+        (["top", "--once", "--name", "x"], "No nodes with GPUs match --name x."),
+        (["top", "namespaces", "-n", "team-*"], "No namespaces with GPUs match -n team-*."),
     ):
         result = await vcuda(Cluster(), tmp_path, *words)
         assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{said}\n")

@@ -145,8 +145,9 @@ async def test_where_there_is_no_room_columns_are_worth_more_than_bars(tmp_path:
 
 async def test_an_order_of_another_table_is_one_sentence(tmp_path: Path) -> None:
     result = await vcuda(cluster(), tmp_path, "top", "nodes", "--sort-by", "throttled")
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "--sort-by throttled is not an order of nodes; use name, cores, memory, free, used, idle" in result.stderr
+    assert result.stderr.endswith("; see vcuda top --help\n")
     assert (await vcuda(cluster(), tmp_path, "top", "cores")).exit_code == 2
 
 
@@ -229,7 +230,7 @@ async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(
                 page.type("3T")
                 await page.sees("pods in research: 1   by throttled")
                 page.type("?")
-                await page.sees("sort by name, cores", "quit")
+                await page.sees("sort by name, cores", "sort by used-memory, throttled, node", "quit")
                 page.type("?")
                 await page.sees("by throttled")
                 scene.answers[f"{SERVICE}/view/pods"] = refusal(503, "no endpoints available")
@@ -309,14 +310,15 @@ async def test_the_page_is_made_again_while_keys_come_without_pause(tmp_path: Pa
 
 async def test_the_picture_of_a_node_has_the_colours_of_top(tmp_path: Path) -> None:
     scene = Cluster([node("node-a", problem="vcuda agent is down")])
-    coloured = (("31", "✗ unavailable: vcuda agent is down"), ("32", "█████░░░░░"), ("32", "35% busy"))
     async with serving(scene) as url:
-        for variables in ({}, {"NO_COLOR": "1"}):
-            async with terminal(tmp_path, url, "node", "node-a", variables=variables) as page:
+        for columns, cells, variables in ((110, 10, {}), (80, 8, {}), (70, 0, {}), (110, 10, {"NO_COLOR": "1"})):
+            async with terminal(tmp_path, url, "node", "node-a", columns=columns, variables=variables) as page:
                 assert await page.ends() == 0
-            for colour, text in coloured:
-                assert text in page.shown
-                assert (f"\x1b[{colour}m{text}\x1b[0m" in page.shown) == (not variables), page.shown
+            for text in ("\x1b[31m✗ unavailable: vcuda agent is down\x1b[0m", "\x1b[32m35% busy\x1b[0m"):
+                assert (text in page.shown) == (not variables), page.shown
+            bar = "█" * (cells // 2) + "░" * (cells // 2)
+            coloured = f" \x1b[32m{bar}\x1b[0m" if cells and not variables else f" {bar}" * bool(cells)
+            assert f"cores{coloured}  50" in page.shown, "bars give way to numbers"
 
 
 async def test_a_node_is_watched_until_q(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from deviceplugin.cli.doctor.cluster import (
 from deviceplugin.cli.doctor.control import CHECKS
 from deviceplugin.cli.doctor.findings import CheckOutcome, document, examine
 from deviceplugin.cli.scheduler_client import SchedulerClient, asked
-from deviceplugin.cli.table import say
+from deviceplugin.cli.terminal import say
 from deviceplugin.errors import KubeError, ParseError, VcudaError, one_line
 from deviceplugin.kube.cluster_client import WEBHOOKS
 from deviceplugin.kube.collection import ObjectKind, ObjectRef

@@ -24,8 +24,7 @@ from deviceplugin.cli.doctor.findings import (
     worst,
 )
 from deviceplugin.cli.scheduler_client import SchedulerClient, asked
-from deviceplugin.cli.table import say, show_document
-from deviceplugin.cli.terminal import terminal_width
+from deviceplugin.cli.terminal import say, show_document, terminal_width
 from deviceplugin.config.agent import AGENT, AgentSettings
 from deviceplugin.config.command import Effective, SettingsCommand
 
