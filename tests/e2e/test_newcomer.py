@@ -15,7 +15,6 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -39,6 +38,7 @@ from sandbox.emulated_gpus import PROFILES, REPOSITORY, EmulatedGpus
 from scripts import manifests
 from tests.daemonset.chart import Object
 from tests.daemonset.manifests import documents
+from tests.e2e.installed.asking import VIEW, VIEW_TOKEN, answer_to, says_all, showing
 from tests.e2e.installed.audit import Asked, refused
 from tests.e2e.installed.caller import Caller
 from tests.e2e.installed.kubectl import Kubectl
@@ -263,9 +263,9 @@ def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Re
         command = [str(PROGRAM), "explain", name, f"--kubeconfig={operator}"]
 
         wait_until(
-            partial(_says_all, command, expected),
+            partial(says_all, command, expected),
             f"{name} is explained",
-            evidence=partial(_said, command),
+            evidence=partial(answer_to, command),
         )
     pods.delete(running.admin, ["wants-another", "too-large"])
 
@@ -291,7 +291,7 @@ def test_the_commands_of_kubectl_vcuda_answer_an_operator(
     node = running.cluster.kubelet.node
     asked = [str(PROGRAM), *(node if word == "NODE" else word for word in command), f"--kubeconfig={operator}"]
     expected = [node if word == "NODE" else word for word in said]
-    wait_until(partial(_says_all, asked, expected), f"{command} answers", evidence=partial(_said, asked))
+    wait_until(partial(says_all, asked, expected), f"{command} answers", evidence=partial(answer_to, asked))
 
 
 def _doctor(kubeconfig: Path) -> tuple[int, dict[str, dict[str, str]]]:
@@ -443,21 +443,17 @@ def _doctor_of_node(cluster: Cluster) -> tuple[int, dict[str, dict[str, str]]]:
     )
 
 
-VIEW = f"/api/v1/namespaces/{NAMESPACE}/services/https:vcuda-scheduler:https/proxy/view"
-VIEW_TOKEN = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/vcuda-view/token"
-
-
 def test_the_view_shows_pods_only_to_those_who_may_read_about_them(running: Release, operator: Path) -> None:
     admin, ca = running.admin, running.cluster.ca.certificate
     (identity,) = yaml.safe_load(operator.read_text())["users"]
     ops = Client.by_token(admin.server, ca, identity["user"]["token"])
     shown = ops.post(VIEW_TOKEN, {"spec": {"audiences": ["vcuda"], "expirationSeconds": 600}})["status"]["token"]
-    found = _showing(ops, shown).get(f"{VIEW}/pods?stage=bound")
+    found = showing(ops, shown).get(f"{VIEW}/pods?stage=bound")
     assert {row["pod"] for row in found["items"]} == set(SAMPLES)
     with pytest.raises(ApiError, match=r"403: .*those who may list them"):
         ops.get(f"{VIEW}/pods?stage=bound")
     with pytest.raises(ApiError, match="401: "):
-        _showing(ops, f"{shown}x").get(f"{VIEW}/pods")
+        showing(ops, f"{shown}x").get(f"{VIEW}/pods")
     whole = ops.post(VIEW_TOKEN, {"spec": {"expirationSeconds": 600}})["status"]["token"]
     with pytest.raises(ApiError, match="cannot list resource"):
         Client.by_token(admin.server, ca, whole).get("/api/v1/pods")
@@ -480,135 +476,9 @@ async def _look(kubeconfig: Path, node: str) -> None:
         assert (visit.strangers(f"http://{urlsplit(address).netloc}"), visit.problems) == ([], [])
 
 
-def test_a_tenant_reads_about_the_pods_of_his_own_namespace(running: Release) -> None:
-    admin = running.admin
-    roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
-    admin.post("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "tenant"}})
-    admin.post(
-        f"{roles}/roles",
-        {"metadata": {"name": "tenant"}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]},
-    )
-    admin.post(
-        f"{roles}/rolebindings",
-        {
-            "metadata": {"name": "tenant"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"},
-            "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": "default"}],
-        },
-    )
-    asked = {"spec": {"audiences": ["vcuda"]}}
-    token = admin.post("/api/v1/namespaces/default/serviceaccounts/tenant/token", asked)["status"]["token"]
-    found = _showing(admin, token).get(f"{VIEW}/pods?namespace=default&stage=bound")
-    assert {row["pod"] for row in found["items"]} == set(SAMPLES)
-    with pytest.raises(ApiError, match="403: "):
-        _showing(admin, token).get(f"{VIEW}/pods?namespace=kube-system")
-
-
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-THEIRS = "theirs"
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """A user with `edit` in namespace default and the Role `vcuda-tenant`."""
-
-    kubeconfig: Path
-    client: Client
-
-
-@pytest.fixture
-def tenant(running: Release, tmp_path: Path) -> Iterator[Tenant]:
-    """In another namespace others have a pod."""
-    admin, plane, ca = running.admin, running.cluster.control_plane, running.cluster.ca
-    user = {"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}
-    running.upgrade("--set-json", f"tenants.subjects=[{json.dumps(user)}]")
-    edit = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
-    bindings = f"{RBAC}/namespaces/default/rolebindings"
-    admin.post(bindings, {"metadata": {"name": "ann-edits"}, "roleRef": edit, "subjects": [user]})
-    admin.post("/api/v1/namespaces", {"metadata": {"name": THEIRS}})
-    others = pods.pod("a-secret-name", [pods.container("c", "sleep 1000", {CORE: 10, MEMORY: 4})])
-    made = f"/api/v1/namespaces/{THEIRS}/pods"
-    wait_until(lambda: _is_made(admin, made, others), "their pod is made")
-    wait_until(lambda: admin.get(made)["items"][0]["spec"].get("nodeName"), "their pod is placed")
-    identity = ca.issue("ann", common_name="ann")
-    file = write_kubeconfig(tmp_path / "ann", server=plane.server, ca=ca.certificate, identity=identity)
-    yield Tenant(file, Client.by_certificate(plane.server, ca.certificate, identity))
-    admin.delete(f"/api/v1/namespaces/{THEIRS}")
-    admin.delete(f"{bindings}/ann-edits")
-    wait_until(lambda: THEIRS not in _namespaces(admin), "their namespace is gone")
-
-
-def _is_made(admin: Client, path: str, pod: Object) -> bool:
-    """As soon as the namespace has its service account."""
-    try:
-        admin.post(path, pod)
-    except ApiError as error:
-        return "already exists" in str(error)
-    return True
-
-
-def _namespaces(admin: Client) -> set[str]:
-    return {item["metadata"]["name"] for item in admin.get("/api/v1/namespaces")["items"]}
-
-
-def test_a_tenant_with_edit_in_a_namespace_reads_its_pods_by_name_and_the_rest_as_sums(
-    running: Release, tenant: Tenant
-) -> None:
-    node = running.cluster.kubelet.node
-    for command, expected in (
-        (["nodes"], [node, "Ready"]),
-        (["top", "--once"], [node]),
-        (["top", "pods", "--once"], ["vcuda-sample"]),
-        (["top", "containers", "-A", "--once"], ["vcuda-sample"]),
-        (["pods"], ["vcuda-sample", "Bound"]),
-        (["pods", "-A"], ["vcuda-sample", "Bound"]),
-        (["node", node], ["default/vcuda-sample (main)"]),
-        (["events"], ["vcuda-sample"]),
-        *[(["explain", "vcuda-sample"], [f"the pod is bound to node {node}"])] * 4,  # whichever replica is asked
-    ):
-        asked = [str(PROGRAM), *command, f"--kubeconfig={tenant.kubeconfig}"]
-        wait_until(partial(_says_all, asked, expected), f"{command} answers", evidence=partial(_said, asked))
-        assert "secret" not in _said(asked), command
-    for command in (["pods", "-n", THEIRS], ["explain", f"{THEIRS}/a-secret-name"], ["events", "-n", THEIRS]):
-        said = _said([str(PROGRAM), *command, f"--kubeconfig={tenant.kubeconfig}"])
-        assert said.startswith("(1) vcuda: the pods of "), said
-        assert "operators.subjects, the second with the ClusterRole edit in that namespace" in said
-    asyncio.run(_ask_the_page(tenant.kubeconfig))
-
-
-async def _ask_the_page(kubeconfig: Path) -> None:
-    async with started(f"--kubeconfig={kubeconfig}") as address:
-        opened = urllib3.request("GET", address, redirect=False, timeout=60)
-        key = {"X-Vcuda-Key": opened.headers["Location"].partition("#key=")[2]}
-        origin = address.rpartition("/open/")[0]
-        said = {
-            path: urllib3.request("GET", f"{origin}{path}", headers=key, timeout=60)
-            for path in ("/view/cluster", "/view/nodes?holders=1", "/view/pods", "/explain?pod=default/vcuda-sample")
-        }
-    assert {path: answer.status for path, answer in said.items()} == dict.fromkeys(said, 200)
-    assert {row["pod"] for row in said["/view/pods"].json()["items"]} == set(SAMPLES)
-    assert not [path for path, answer in said.items() if b"secret" in answer.data]
-
-
-def test_a_tenant_has_no_other_right_in_the_namespace_of_the_release(running: Release, tenant: Tenant) -> None:
-    (agent,) = running.pods("vcuda-agent")
-    system = f"/api/v1/namespaces/{NAMESPACE}"
-    ann = tenant.client
-    for path in (
-        f"{system}/secrets",
-        f"{system}/pods/{agent['metadata']['name']}:5678/proxy/usage",
-        f"{system}/services/https:vcuda-agent:5678/proxy/usage",
-    ):
-        with pytest.raises(ApiError, match=r"403: .*ann"):
-            ann.get(path)
-    for path in (VIEW_TOKEN, f"{system}/services/https:vcuda-scheduler:https/proxy/filter"):
-        with pytest.raises(ApiError, match=r"403: .*ann"):
-            ann.post(path, {"spec": {"audiences": ["vcuda"]}})
-
-
 def test_the_view_shows_what_is_used_now_as_the_agents_say_it(running: Release) -> None:
     token = running.admin.post(VIEW_TOKEN, {"spec": {"audiences": ["vcuda"]}})["status"]["token"]
-    viewer = _showing(running.admin, token)
+    viewer = showing(running.admin, token)
 
     def live() -> Object:
         (row,) = viewer.get(f"{VIEW}/nodes?holders=1&live=1")["items"]
@@ -638,23 +508,8 @@ def test_on_a_cluster_without_the_prometheus_operator_monitors_are_refused(runni
         running.upgrade("--set=monitoring.enabled=true")
 
 
-def _showing(client: Client, token: str) -> Client:
-    """The same caller, who shows the scheduler this token through the API server's proxy."""
-    return Client(client.server, client.pool, {**client.headers, "X-Vcuda-Token": token})
-
-
 def _is_carried_out(release: Release, name: str) -> bool:
     return pods.states(release.admin)[name].annotations[NAMES.gpu_assigned] == "true"
-
-
-def _says_all(command: list[str], parts: list[str]) -> bool:
-    text = _said(command)
-    return all(part in text for part in parts)
-
-
-def _said(command: list[str]) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return done.stdout if done.returncode == 0 else f"({done.returncode}) {done.stdout}"
 
 
 def test_what_a_pod_held_is_free_when_it_is_gone(running: Release) -> None:

@@ -154,7 +154,7 @@ async def test_a_few_are_asked_at_once_and_who_finds_no_place_in_time_has_no_ans
         assert await link.ask("/view/cluster", {}, {}, caller="e") == (200, b"{}")
 
 
-async def test_a_caller_has_two_of_these_however_much_he_asks_and_his_others_wait_for_him_alone() -> None:
+async def test_a_caller_has_two_of_these_however_many_it_asks_for_and_keeps_no_other_one_waiting() -> None:
     """A tenant with eight slow questions made the others' answers those of a replica that does not lead."""
     server = Leader()
     async with serving(server) as address, linked({"a": address}) as link:
