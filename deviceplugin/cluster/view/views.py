@@ -227,7 +227,7 @@ class ClusterViews:
         hidden = [] if allowed is None else [sums.pop(each) for each in sums.keys() - allowed]
         summed = (each.row(name) for name, each in sums.items() if is_among(name, query.namespace))
         page = await cut(summed, lambda row: namespace_key(row, query), query.page)
-        others = rows.total(hidden).row("") if hidden and not query.namespace else None
+        others = rows.total(hidden).row("") if hidden and query.namespace in ("", "*") else None
         return NamespacesView(**self._head(), items=page.items, total=page.total, more=page.more, others=others)
 
     async def nodes(self, query: NodesQuery, uses: Uses = MappingProxyType({})) -> NodesView:

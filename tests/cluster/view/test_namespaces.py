@@ -78,5 +78,7 @@ async def test_namespaces_that_the_caller_may_not_read_are_one_row_of_sums() -> 
     found: NamespacesView = await made.views.namespaces(NamespacesQuery(), uses, frozenset({"idle", "none"}))
     assert ([row.namespace for row in found.items], found.total) == (["idle"], 1)
     assert found.others == NamespaceRow("", 3, 100, 40, 60.0, 20.0, 7, 2.0, 70)
+    every = await made.views.namespaces(NamespacesQuery(namespace="*"), uses, frozenset({"idle", "none"}))
+    assert every.others == found.others, "the page asks so for all"
     by_name = await made.views.namespaces(NamespacesQuery(namespace="i*"), uses, frozenset({"idle", "none"}))
     assert ([row.namespace for row in by_name.items], by_name.others) == (["idle"], None)
