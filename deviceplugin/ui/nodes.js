@@ -3,7 +3,7 @@
 
 import { h } from './dom.js';
 import { BLOCK, cores, count, isKnown, percent, plural, rounded, share } from './format.js';
-import { amount, bar, blocksOf, empty, gpuAddress, nodeAddress, order, pager, rowLink, search, select } from './parts.js';
+import { amount, bar, blocksOf, empty, gpuAddress, nodeAddress, order, pager, ranges, rowLink, search, select } from './parts.js';
 
 export const LIMIT = 50;
 const STATES = [['', 'all'], ['free', 'free GPUs'], ['problem', 'unavailable GPUs']];
@@ -57,6 +57,8 @@ function row(node) {
       rowLink({ href: nodeAddress(node.node), class: 'name', title: node.node, 'aria-label': `${node.node}: ${label}` }, node.node),
       h('span', { class: 'small' }, [models || 'GPUs not known', plural(node.pods, 'pod')].join(' · ')),
       node.problem && h('span', { class: 'problem' }, `unavailable: ${node.problem}`),
+      Object.entries(node.unavailable_by_reason ?? {}).map(([reason, minors]) =>
+        h('span', { class: 'problem' }, `${minors.length === 1 ? 'GPU' : 'GPUs'} ${ranges(minors)} unavailable: ${reason}`)),
       !node.problem && node.live_error && h('span', { class: 'small warn' }, `use not known: ${node.live_error}`)),
     h('div', { class: 'sums' },
       sum(amount(node), isKnown(node.cores_used) && `${cores(node.cores_used)} used`), bar('cores', '', node.cores_allocated, node.cores, busy),

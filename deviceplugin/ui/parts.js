@@ -85,6 +85,17 @@ export function grafana(cluster, dashboard, variables) {
   return h('p', {}, h('a', { href: `${cluster.grafana_url.replace(/\/+$/, '')}/d/${dashboard}?${query}`, rel: 'noreferrer' }, 'Longer history in Grafana'));
 }
 
+/** Numbers of GPUs, neighbours as a range. */
+export function ranges(minors) {
+  const runs = [...minors].sort((a, b) => a - b).reduce((found, each) => {
+    const last = found.at(-1);
+    if (last && each === last[1] + 1) last[1] = each;
+    else found.push([each, each]);
+    return found;
+  }, []);
+  return runs.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(', ');
+}
+
 export const stage = (text) => h('span', { class: `stage ${['pending', 'reserved', 'bound'].find((each) => each === text) ?? ''}` }, capital(text));
 
 export const empty = (...text) => h('p', { class: 'empty' }, ...text);

@@ -5,8 +5,8 @@
 import { Refusal } from './api.js';
 import { h } from './dom.js';
 import { BLOCK, age, capital, cores, count, isKnown, lasting, memory, minute, plural, total } from './format.js';
-import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, gpuAddress, grafana, memoryCell, nodeAddress, stage } from './parts.js';
-import { amounts, ranges } from './pods.js';
+import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, gpuAddress, grafana, memoryCell, nodeAddress, ranges, stage } from './parts.js';
+import { amounts } from './pods.js';
 
 /** As `kubectl vcuda explain` has it. */
 const [NEAREST, MOST_GPUS, MOST_OTHERS, MOST_HOLDERS] = [3, 3, 2, 3];

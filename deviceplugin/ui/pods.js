@@ -3,7 +3,7 @@
 
 import { h } from './dom.js';
 import { age, cores, count, isKnown, lasting, plural, share, total } from './format.js';
-import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, empty, gpuAddress, memoryCell, namespaces, nodeAddress, order, otherLink, pager, podName, requested, search,
+import { CORES, MEMORY, allocatedMemory, claimNote, coresCell, empty, gpuAddress, memoryCell, namespaces, nodeAddress, order, otherLink, pager, podName, ranges, requested, search,
   select, stage, useNote } from './parts.js';
 
 export const LIMIT = 100;
@@ -102,16 +102,6 @@ export function gpus(node, shares) {
   if (!minors.length) return uuids.length ? 'gone' : '–';
   const text = ranges(minors);
   return uuids.length === 1 ? otherLink(gpuAddress(node, uuids[0]), text) : text;
-}
-
-export function ranges(minors) {
-  const runs = [...minors].sort((a, b) => a - b).reduce((found, each) => {
-    const last = found.at(-1);
-    if (last && each === last[1] + 1) last[1] = each;
-    else found.push([each, each]);
-    return found;
-  }, []);
-  return runs.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(', ');
 }
 
 const summed = (items) => {

@@ -138,7 +138,9 @@ async def test_a_gpu_that_is_unavailable_has_one_reason_everywhere(browser: Brow
         await expect(visit.page.locator(".nodes > li")).to_have_count(2)
         await expect(visit.page.locator("#totals a").first).to_have_text("1 node, 1 GPU unavailable")
         for node_name, why in (("gpu-a100-2", "Xid 79"), ("gpu-t4-3", "vcuda agent is down")):
-            tile = visit.page.locator(".nodes > li", has_text=node_name).locator(".gpu.unavailable").first
+            row = visit.page.locator(".nodes > li", has_text=node_name)
+            await expect(row.locator(".problem")).to_have_text(re.compile(f"(GPU 5 )?unavailable: {why}$"))
+            tile = row.locator(".gpu.unavailable").first
             await expect(tile).to_have_attribute("aria-label", re.compile(f"; unavailable: {why}$"))
             await tile.click()
             await expect(visit.page.locator(".gpu-card.chosen .problem")).to_have_text(f"unavailable: {why}")

@@ -103,7 +103,7 @@ _STAGES = {each.value: frozenset({each}) for each in PodStage} | {"allocated": A
 
 
 class NodeFilter(enum.Enum):
-    """Nodes with a free GPU, or with a problem."""
+    """Nodes with a free GPU, or with unavailable ones, or that are unavailable themselves."""
 
     FREE = "free"
     PROBLEM = "problem"

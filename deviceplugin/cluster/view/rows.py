@@ -60,9 +60,10 @@ def _all_rows(info: NodeInfo) -> tuple[GpuRow, ...]:
     found = {row.uuid: row for row in _plugin_rows(info)}
     for each in info.claims.gpus.values():
         known = found.get(each.gpu.uuid) or _gpu_row(each.gpu, NOTHING, each.closed)
-        available = info.node is not None and not each.closed  # claims need nothing of the node's device plugin
+        # Claims need nothing of the node's device plugin.
+        reason = each.closed or (_problem_of(info) if info.node is None else "")
         found[known.uuid] = replace(
-            known, reason=each.closed, healthy=each.healthy, available=available, source=ShareSource.CLAIM
+            known, reason=reason, healthy=each.healthy, available=not reason, source=ShareSource.CLAIM
         )
     rows = (_holding_more(row, held[row.uuid]) for row in found.values())
     return tuple(sorted(rows, key=lambda each: (each.minor, each.uuid)))
@@ -94,7 +95,7 @@ def _allocated(view: GpuView) -> GpuAmount:
     return GpuAmount(CORES_PER_GPU - view.free_cores, view.gpu.blocks - view.free_blocks)
 
 
-def _gpu_row(gpu: Gpu, allocated: GpuAmount, closed: str) -> GpuRow:
+def _gpu_row(gpu: Gpu, allocated: GpuAmount, reason: str) -> GpuRow:
     return GpuRow(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -106,8 +107,8 @@ def _gpu_row(gpu: Gpu, allocated: GpuAmount, closed: str) -> GpuRow:
         cores_allocated=allocated.cores,
         blocks_allocated=allocated.blocks,
         healthy=True,
-        available=not closed,
-        reason=closed,
+        available=not reason,
+        reason=reason,
     )
 
 

@@ -127,6 +127,9 @@ async def test_a_node_that_is_gone_has_its_pods_and_no_free_gpu(mixed: Scene) ->
     mixed.extender.drop_node("a")
     (row,) = (await mixed.views.nodes(NodesQuery(name="a"))).items
     assert (row.problem, row.gpu_count, row.free_gpus, row.pods) == (UNKNOWN_NODE.text, 2, 0, 3)
+    gone = mixed.views.node("a")
+    assert gone is not None
+    assert {(gpu.available, gpu.reason) for gpu in gone.item.gpus} == {(False, UNKNOWN_NODE.text)}
     assert [each.pod for each in (await mixed.views.pods(PodsQuery(node="a"))).items] == ["both", "one", "two"]
 
 
