@@ -477,7 +477,8 @@ async def test_it_is_readable_light_dark_wide_and_narrow(browser: Browser, schem
 async def test_no_number_is_cut_on_a_phone(browser: Browser, width: int) -> None:
     for made in (usual(), large()):
         async with serving(made) as url, visiting(browser, size=(width, 740)) as visit:
-            for where in ("namespaces", "pods", "pending", "pods/serving/chat-7b-00"):
+            node_name = min(made.uses)
+            for where in ("namespaces", "pods", "pending", "events", f"nodes/{node_name}", "pods/serving/chat-7b-00"):
                 await visit.open(f"{url}/ui/#/{where}")
                 await visit.page.wait_for_load_state("networkidle")
                 assert await visit.page.evaluate(_CUT) == [], where
