@@ -44,7 +44,7 @@ async def test_a_healthy_installation_is_ok_line_by_line(tmp_path: Path) -> None
     lines = result.stdout.splitlines()
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert [line.split(":")[0] for line in lines[:-1]] == [f"ok       {name}" for name in NAMES]
-    assert lines[-1] == "14 ok, 0 warning, 0 failed, 0 skipped"
+    assert lines[-1] == f"{len(NAMES)} ok, 0 warning, 0 failed, 0 skipped"
     ((path, pod),) = release.tried
     assert path == "/api/v1/namespaces/research/pods", "in the namespace of the context"
     assert pod["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-core"] == "1"
@@ -333,7 +333,10 @@ async def test_what_the_caller_may_not_do_is_skipped_and_names_the_right(tmp_pat
     assert "list nodes" in found["other-plugins"]["message"]
     assert "operators.subjects" in found["scheduler"]["advice"]
     result = await vcuda(release, tmp_path, "doctor")
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (3, "2 ok, 0 warning, 0 failed, 12 skipped")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
+        3,
+        f"2 ok, 0 warning, 0 failed, {len(NAMES) - 2} skipped",
+    )
     assert result.stderr.startswith("vcuda: nothing of the installation was checked, because you lack the rights")
     release.forbidden = release.forbidden[1:]
     assert (await vcuda(release, tmp_path, "doctor")).exit_code == 0, "something was checked"
@@ -485,7 +488,7 @@ async def test_text_from_outside_cannot_move_the_cursor(tmp_path: Path) -> None:
     release.admission_error = (403, "exceeded \x1b[2J quota\nnext line")
     result = await vcuda(release, tmp_path, "doctor")
     assert "\x1b" not in result.stdout
-    assert result.stdout.count("\n") == 16, "14 checks, one advice, the summary"
+    assert result.stdout.count("\n") == len(NAMES) + 2, "the checks, one advice, the summary"
 
 
 async def test_the_scheduler_alone_cannot_be_asked_for_a_cluster() -> None:

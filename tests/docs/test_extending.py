@@ -20,7 +20,7 @@ from tests.scripts.released import ROOT, clone
 pytestmark = pytest.mark.timeout(900)
 
 PAGE = ROOT / "docs/extending.md"
-_BLOCK = re.compile(r"^( *)```(?:python|c|diff)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^( *)```(?:python|c|diff|yaml|json)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +128,55 @@ def test_a_health_rule(tmp_path: Path) -> None:
     (found.tree / conditions).write_text(text.replace(orders, f"{orders}{found.blocks[6].strip()}, "))
     found.put(7, conditions, "Condition(locked=True): LOCKED,")
     found.test(conditions, "tests/hardware/test_health.py", "tests/hardware/test_xid.py")
+
+
+def test_a_flag_and_its_value_in_the_chart(tmp_path: Path) -> None:
+    found = recipe("A flag and its value in the chart", tmp_path)
+    found.put(0, "deviceplugin/config/scheduler.py", 'node_policy: NodePolicy = setting("node-policy"')
+    chart = "daemonset/chart"
+    found.put(1, f"{chart}/values.yaml", "nodePolicy: fragmentation")
+    found.put(2, f"{chart}/values.schema.json", '"nodePolicy": {', before=True)
+    found.put(3, f"{chart}/templates/scheduler/_extender.tpl", "- --node-policy=")
+    found.put(4, f"{chart}/templates/scheduler/_extender.tpl", "node-policy: scheduler.nodePolicy")
+    found.put(5, "tests/daemonset/test_chart_scheduler.py", "assert parsed.placement.node_policy.value ==")
+    found.run("scripts.reference")
+    found.run("scripts.manifests")
+    found.test(
+        "tests/config",
+        "tests/daemonset/test_chart_scheduler.py::test_the_extender_gets_the_values_by_flags_that_exist",
+        "tests/daemonset/test_values.py",
+        "tests/daemonset/test_manifests.py",
+        "tests/docs/test_reference.py",
+    )
+
+
+def test_an_annotation(tmp_path: Path) -> None:
+    found = recipe("An annotation", tmp_path)
+    names = "deviceplugin/model/annotation_names.py"
+    found.put(0, names, "self.numa: Final")
+    path = found.tree / names
+    path.write_text(
+        path.read_text().replace("self.avoid_gpus, self.numa)", "self.avoid_gpus, self.numa, self.one_switch)")
+    )
+    found.put(1, "deviceplugin/model/preferences.py", "one_numa: bool = False")
+    found.put(2, "deviceplugin/model/preferences.py", "one_numa=_one_numa(annotations, names),")
+    found.put(3, "tests/model/test_preferences.py", '({"nvidia.com/numa-bind": "TRUE"}', before=True)
+    found.put(4, "tests/model/test_preferences.py", '(NAMES.numa, "1", "true or false"),')
+    found.test("tests/model/test_preferences.py", "tests/model/test_annotations.py", "tests/cluster/webhook")
+
+
+def test_a_check_of_doctor(tmp_path: Path) -> None:
+    found = recipe("A check of doctor", tmp_path)
+    control, tests = "deviceplugin/cli/doctor/control.py", "tests/cli/test_doctor.py"
+    found.put(0, control, "CHECKS = (", before=True)
+    found.put(1, control, 'Check("pending-pods", pending),')
+    found.put(2, tests, "ROUNDS: tuple[", before=True)
+    found.put(3, tests, '(_ends_soon, "webhook", "warning",')
+    path = found.tree / tests
+    before = '"other-plugins", "pending-pods")'
+    path.write_text(path.read_text().replace(before, f'{before[:-1]}, "known-gpus")'))
+    page = found.tree / "docs/how-to/doctor.md"
+    last = "| `pending-pods` | how many GPU pods are Pending, by reason | get services/proxy |\n"
+    row = "| `known-gpus` | whether any GPU is known | get services/proxy |\n"
+    page.write_text(page.read_text().replace(last, last + row))
+    found.test(tests)

@@ -63,7 +63,7 @@ def test_another_domain_changes_every_name() -> None:
     names = AnnotationNames("gpu.example")
     values = [value for name, value in vars(names).items() if name != "domain"]
     found = [each for value in values for each in ((value,) if isinstance(value, str) else value)]
-    assert len(set(found)) == 26
+    assert len(set(found)) > 25
     assert all(name.startswith("gpu.example/") for name in [*found, names.gpu_indices(0)])
 
 
