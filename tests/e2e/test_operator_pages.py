@@ -200,10 +200,10 @@ def test_the_node_offers_its_gpus_to_claims_and_takes_them_back(scene: Scene, pa
         (claim,) = scene.admin.get(claims)["items"]
         return str(claim["status"].get("devices"))
 
-    wait_until(lambda: "20 cores and 2 GiB of GPU 0" in said(), "the claim says it too", evidence=said)
+    wait_until(lambda: "20 cores and 4 GiB of GPU 0" in said(), "the claim says it too", evidence=said)
     pods.delete(scene.admin, [sample])
     pods.wait_gone(scene.admin, [sample])
-    scene.page.shell("kubectl delete resourceclaimtemplate fifth")
+    scene.page.shell("kubectl delete resourceclaimtemplate gpu-share")
     back = pages["claims.md"].blocks("Install")[0].splitlines()[0].replace("enabled=true", "enabled=false")
     scene.page.shell(back)
     rolled_out(scene)

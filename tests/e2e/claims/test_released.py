@@ -106,7 +106,7 @@ def test_the_claim_of_the_page_and_the_sample_hold_what_they_say(release: Releas
     unique = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     apply(release, *unique.values())
     pods.wait_running(release.admin, names)
-    assert held(release) == dict.fromkeys(names, (20, 8, "claim"))
+    assert held(release) == dict.fromkeys(names, (20, 16, "claim"))
     assert "/dev/nvidia0" in pods.log(release.admin, "vcuda-sample-claim", "main")
 
 
@@ -133,7 +133,7 @@ def test_the_schedulers_views_show_the_claims(release: Release) -> None:
         ("vcuda-sample-claim", "claim"),
     }
     assert not any(each["holders"] for each in free)
-    assert "20 cores and 2 GiB of gpu-0" in json.dumps(said(release, "explain", "vcuda-sample-claim"))
+    assert "20 cores and 4 GiB of gpu-0" in json.dumps(said(release, "explain", "vcuda-sample-claim"))
 
 
 def test_a_claim_that_fits_nowhere_is_explained(release: Release) -> None:
