@@ -148,8 +148,8 @@ def _every_line(node: NodeVerdict) -> Iterator[str]:
 
 def _node_heading(node: NodeVerdict) -> Iterator[str]:
     yield f"node {node.node}: {node.reason}"
-    if node.change:
-        yield f"  fix: {node.change}"
+    if node.fix:
+        yield f"  fix: {node.fix}"
 
 
 def _short_lines(node: NodeVerdict) -> list[str]:

@@ -350,16 +350,16 @@ class GpuVerdict(msgspec.Struct, frozen=True):
 
 
 class NodeVerdict(msgspec.Struct, frozen=True):
-    """`change`: what must change for the pod to fit here."""
+    """`fix`: what must change for the pod to fit here."""
 
     node: str
     reason: str
-    change: str
+    fix: str
     gpus: tuple[GpuVerdict, ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """`at` is when filter was last asked, in Unix seconds, 0.0 if it never was.
+    """`at` is when filter was last asked, in Unix seconds; null if it never was.
 
     `now`: the nodes were judged for this answer, by what is known now; else they are as filter last judged them.
     `condition` is what the scheduler wrote into the pod's condition PodScheduled. `reasons` counts the nodes by reason,
@@ -370,7 +370,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     pod: str
     sentence: str
-    at: float = 0.0
+    at: float | None = None
     node: str | None = None
     asked: tuple[str, ...] = ()
     reasons: Mapping[str, int] = msgspec.field(default_factory=dict)

@@ -123,7 +123,7 @@ function failed(error, seconds) {
     return;
   }
   const why = error instanceof Refusal ? said(error) : api.hasKey ? '`vcuda ui` does not answer; is it still running?' : 'the scheduler does not answer';
-  say('trouble', `${sentence(why)}. Trying again in ${Math.max(1, seconds)} s.`);
+  say('trouble', `${sentence(why.replace(/; try again$/, ''))}. Trying again in ${Math.max(1, seconds)} s.`);
   document.body.classList.toggle('old', shown.found !== null);
   if (shown.found === null) by('clock').textContent = 'Not connected';
   by('view').setAttribute('aria-busy', 'false');

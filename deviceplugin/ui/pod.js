@@ -162,7 +162,7 @@ function nearest(why) {
 
 function verdict(each, lines = []) {
   return h('li', { 'data-key': each.node }, h('a', { href: nodeAddress(each.node) }, each.node), h('span', {}, each.reason),
-    each.change && h('span', {}, h('b', {}, 'Fix: '), each.change),
+    each.fix && h('span', {}, h('b', {}, 'Fix: '), each.fix),
     lines.length > 0 && h('ul', { class: 'lines small' }, lines.map((text) => h('li', {}, text))));
 }
 

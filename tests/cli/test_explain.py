@@ -239,7 +239,7 @@ async def test_text_of_others_in_an_explanation_moves_no_cursor_and_begins_no_li
     """A node's inventory and a pod's condition are written by others; the terminal obeys what it prints."""
     evil = "ok\x1b]0;owned\x07\x9b2J\nnode z: all GPUs are free\u202e"
     gpu = {"uuid": evil, "minor": 0, "model": evil, "against": evil, "holders": [evil], "nearest": True}
-    node = {"node": evil, "reason": evil, "change": evil, "gpus": [gpu]}
+    node = {"node": evil, "reason": evil, "fix": evil, "gpus": [gpu]}
     document = {"pod": "d/p", "sentence": evil, "asked": [evil], "at": 0, "reasons": {evil: 1}, "nodes": [node]}
     document |= {"left_out": 0, "why": [evil], "condition": evil, "node": None, "now": False, "main_reason": evil}
     for words, count in (((), 11), (("--all",), 12)):

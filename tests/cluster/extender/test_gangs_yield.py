@@ -101,7 +101,7 @@ async def test_a_gang_at_permit_with_a_refused_member_yields_as_a_whole(busy: Ex
 
     explained = await busy.explain("d", third.pod.ref.name)
     assert explained is not None
-    assert explained.nodes[0].change.startswith("kube-scheduler must retry the gang")
+    assert explained.nodes[0].fix.startswith("kube-scheduler must retry the gang")
 
     busy.drop_pod(single.uid)
     assert cycle(busy, [second, third, first]) == [True, True, False], (

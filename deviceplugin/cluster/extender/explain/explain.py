@@ -376,7 +376,7 @@ class Explain:
         )
 
     async def _as_evaluated(self, pod: ClusterPod, verdict: LastVerdict | None, with_holders: bool) -> Explanation:
-        at = 0.0 if verdict is None else verdict.at
+        at = None if verdict is None else verdict.at
         history = history_sentence(pod, verdict, webhook_scheduler=self._settings.scheduler)
         try:
             asked = placeable_request(pod.pod, self._settings.names)
@@ -426,7 +426,7 @@ def evaluated(
     rejections: Mapping[str, Rejection] = {},
     nodes: tuple[NodeVerdict, ...] = (),
     *,
-    at: float = 0.0,
+    at: float | None = None,
     why: tuple[str, ...] = (),
 ) -> Explanation:
     """Of a pod that waits, and whose nodes were judged for this answer."""

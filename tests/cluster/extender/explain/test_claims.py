@@ -63,7 +63,7 @@ def test_a_pod_with_room_waits_for_something_else(cache: SchedulerCache) -> None
         "GPU 0 on node c; taints close 1 GPU"
     )
     assert found.reasons == {NO_ROOM.text: 1, TAINTED.text: 1, ROOM_FOR_CLAIMS.text: 1}
-    assert [(each.node, each.reason, each.change) for each in found.nodes] == [
+    assert [(each.node, each.reason, each.fix) for each in found.nodes] == [
         ("c", ROOM_FOR_CLAIMS.text, "nothing on its GPUs"),
         ("a", NO_ROOM.text, "10 more cores must become free on GPU 0"),
         ("b", TAINTED.text, "GPUs must become healthy, or be uncordoned"),
@@ -90,7 +90,7 @@ def test_without_room_it_is_said_how_much_there_is(cache: SchedulerCache) -> Non
 def test_a_claim_larger_than_any_gpu_needs_other_gpus(cache: SchedulerCache) -> None:
     cache.claims.put_claim(claim("huge", (ClaimRequest("gpu", (DeviceRequest(NAMES.shares, 1, 10, BLOCKS + 1),)),)))
     found = explained(cache, claiming("waits", "huge"))
-    changes = {each.node: each.change for each in found.nodes}
+    changes = {each.node: each.fix for each in found.nodes}
     assert changes["a"] == "the claim must ask for less, or the node must offer other GPUs"
 
 

@@ -35,10 +35,10 @@ async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(e
     assert found.main_reason == "insufficient vcuda-core on any one GPU (1 of 3 nodes)", "it may go away; others do not"
     first = found.nodes[0]
     assert [gpu.nearest for gpu in first.gpus] == [False, True, False]
-    assert first.change == "10 more cores and 1 GiB more must become free on GPU 1"
+    assert first.fix == "10 more cores and 1 GiB more must become free on GPU 1"
     assert [gpu.against for gpu in first.gpus] == ["only 30 cores free", "only 40 cores free", "unhealthy: Xid 79"]
     assert first.gpus[0].holders == ("d/on-a-0: 70 cores, 2 GiB (bound)",)
-    others = {each.node: each.change for each in found.nodes[1:]}
+    others = {each.node: each.fix for each in found.nodes[1:]}
     assert others["small"] == "request less memory, allow another GPU model, or add larger GPUs"
     assert "vcuda-inventory" in others["broken"]
 
@@ -50,7 +50,7 @@ async def test_a_pod_that_fits_now_is_reported_so(extender: Extender) -> None:
     waits = pod("p")
     extender.filter(ask(waits, "a"))
     extender.drop_pod(other.uid)
-    assert (await explained(extender, waits)).nodes[0].change == "nothing: the pod fits now and will be retried"
+    assert (await explained(extender, waits)).nodes[0].fix == "nothing: the pod fits now and will be retried"
 
 
 async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None:
@@ -59,7 +59,7 @@ async def test_whole_gpus_that_are_missing_are_named(extender: Extender) -> None
     extender.put_pod(running("a", 1, 90, 8))
     waits = pod("p", cores=100, blocks=0)
     extender.filter(ask(waits, "a"))
-    change = (await explained(extender, waits)).nodes[0].change
+    change = (await explained(extender, waits)).nodes[0].fix
     assert change == "20 more cores and 2 GiB more must become free on GPU 0"
 
 
@@ -68,7 +68,7 @@ async def test_containers_that_only_fit_alone_have_their_own_reason(extender: Ex
     extender.put_pod(running("a", 0, 30, 8))
     waits = pod("p", cores=40, more=[("side", ContainerRole.APP, 40, 8)])
     extender.filter(ask(waits, "a"))
-    assert (await explained(extender, waits)).nodes[0].change == "room for all containers of the pod together"
+    assert (await explained(extender, waits)).nodes[0].fix == "room for all containers of the pod together"
 
 
 async def test_a_chosen_pod_says_where(extender: Extender, clock: Clock) -> None:
@@ -151,7 +151,7 @@ async def test_an_inventory_of_another_version_says_what_is_wrong_and_what_to_do
     extender.filter(ask(waits, "a"))
     found = await explained(extender, waits)
     assert found.sentence == "the pod does not fit on the one node that kube-scheduler asked about"
-    change = found.nodes[0].change
+    change = found.nodes[0].fix
     assert "vcuda-inventory" in change
     assert change.endswith("the node's agent and the scheduler must have versions that understand each other")
 
