@@ -192,7 +192,7 @@ _SORTS: dict[str, Sort[NodeRow]] = {
 NODES: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
     columns=(
-        Field("NAME", text=lambda row, _: row.node),
+        Field("NAME", is_name=True, text=lambda row, _: row.node),
         Field("STATUS", rank=2, text=_status, colour=_status_colour),
         Field("GPUS", rank=3, right=True, summed=True, text=lambda row, _: str(row.gpu_count)),
         Field("FREE", right=True, summed=True, sort="free", text=lambda row, _: str(row.free_gpus)),
@@ -214,7 +214,7 @@ NODES: Kind[NodeRow] = Kind(
 NODE_USE: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
     columns=(
-        Field("NAME", text=lambda row, _: row.node),
+        Field("NAME", is_name=True, text=lambda row, _: row.node),
         Field("GPUS", rank=5, right=True, summed=True, text=lambda row, _: str(row.gpu_count)),
         Field("FREE", rank=3, right=True, summed=True, sort="free", text=lambda row, _: str(row.free_gpus)),
         Field("CORES", rank=1, right=True, summed=True, sort="cores", text=_cores),
@@ -257,7 +257,7 @@ NODE_USE: Kind[NodeRow] = Kind(
 GPU_USE: Kind[GpuEntry] = Kind(
     what="GPUs",
     columns=(
-        Field("NODE", text=lambda each, _: each.node),
+        Field("NODE", is_name=True, text=lambda each, _: each.node),
         Field("GPU", right=True, text=lambda each, _: str(each.gpu.minor)),
         Field("MODEL", rank=6, text=lambda each, _: each.gpu.model),
         Field("CORES", rank=2, right=True, summed=True, sort="cores", text=_gpu_cores),

@@ -159,7 +159,7 @@ _USE_SORTS: dict[str, Sort[PodRow]] = {
 _WHOLE_PODS = ("name", "node")
 """In these orders the containers of a pod are equal."""
 _USE: tuple[Field[PodRow], ...] = (
-    Field("NODE", rank=5, sort="node", text=lambda row, _: row.node or ""),
+    Field("NODE", is_name=True, rank=5, sort="node", text=lambda row, _: row.node or ""),
     Field("GPU", rank=5, text=lambda row, _: _gpus(row.containers)),
     Field("CORES", rank=1, right=True, summed=True, sort="cores", text=lambda row, _: str(_cores(row))),
     Field("USED", right=True, summed=True, sort="used", text=_cores_used, bar=_used_part, bar_colour=even_colour),
@@ -193,7 +193,7 @@ def _field_of_container(field: Field[PodRow]) -> Field[ContainerEntry]:
 
     bar, colour = field.bar, field.colour
     return Field(
-        *(field.heading, field.rank, field.wide, field.right, field.if_any, field.below),
+        *(field.heading, field.rank, field.wide, field.right, field.if_any, field.below, field.is_name),
         text=text,
         bar=None if bar is None else lambda entry: bar(entry.pod),
         bar_colour=field.bar_colour,
@@ -211,9 +211,9 @@ PODS: Kind[PodRow] = Kind(
     what="pods with GPUs",
     columns=(
         Field("NAMESPACE", rank=2, text=lambda row, _: row.namespace),
-        Field("NAME", text=lambda row, _: row.pod),
+        Field("NAME", is_name=True, text=lambda row, _: row.pod),
         Field("STATUS", rank=1, text=lambda row, _: row.stage.value.capitalize(), colour=_status_colour),
-        Field("NODE", rank=3, if_any=True, sort="node", text=lambda row, _: row.node or ""),
+        Field("NODE", is_name=True, rank=3, if_any=True, sort="node", text=lambda row, _: row.node or ""),
         Field("GPU", rank=6, if_any=True, text=lambda row, _: _gpus(row.containers)),
         Field("CORES", rank=4, right=True, summed=True, sort="cores", text=lambda row, _: str(_cores(row))),
         Field("MEMORY", rank=5, right=True, summed=True, sort="memory", text=lambda row, _: q.blocks(_blocks(row))),
@@ -232,7 +232,7 @@ POD_USE: Kind[PodRow] = Kind(
     what="pods with GPUs",
     columns=(
         Field("NAMESPACE", rank=4, text=lambda row, _: row.namespace),
-        Field("NAME", text=lambda row, _: row.pod),
+        Field("NAME", is_name=True, text=lambda row, _: row.pod),
         *_USE,
     ),
     sorts=_USE_SORTS,
@@ -243,7 +243,7 @@ CONTAINER_USE: Kind[ContainerEntry] = Kind(
     what="containers with GPUs",
     columns=(
         Field("NAMESPACE", rank=4, text=lambda entry, _: entry.pod.namespace),
-        Field("POD", text=lambda entry, _: entry.pod.pod),
+        Field("POD", is_name=True, text=lambda entry, _: entry.pod.pod),
         Field("NAME", rank=2, text=lambda entry, _: entry.container.name),
         *map(_field_of_container, _USE),
     ),
@@ -417,7 +417,7 @@ EVENTS: Kind[ClusterEventRow] = Kind(
         Field("LAST SEEN", right=True, text=lambda row, at: q.age(at - row.at)),
         Field("KIND", rank=2, text=lambda row, _: row.kind.value),
         Field("OBJECT", text=lambda row, _: _object(row)),
-        Field("NODE", rank=3, text=lambda row, _: row.node),
+        Field("NODE", is_name=True, rank=3, text=lambda row, _: row.node),
         Field("COUNT", rank=8, wide=True, right=True, text=lambda row, _: str(row.count)),
         Field("FIRST SEEN", rank=8, wide=True, right=True, text=lambda row, at: q.age(at - row.first)),
         Field("MESSAGE", rank=1, below=True, text=lambda row, _: row.sentence),

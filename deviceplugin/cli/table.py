@@ -3,8 +3,9 @@
 In: columns and rows of text; or rows of the view, how one kind of row is shown, and the options of every list. Out:
 lines on standard output. Headings are in upper case, three spaces are between columns, there are no lines. On a
 terminal that is too narrow, a reason goes below its row, whole columns are left out, those that are needed least first
-and never the one that the rows are sorted by, and then text is cut, the last column first; numbers, which stand at the
-right of their column, are cut only if nothing else is left. A terminal also gets the sum of the rows, and bars and
+and never the one that the rows are sorted by, and then text is cut, the last column first; names lose their middle
+before a number goes, and stay different; numbers, which stand at the right of their column, are cut only if nothing
+else is left. A terminal also gets the sum of the rows, and bars and
 colours where there is room; pipes and files get every column, and the sum with --sum. Ages, amounts of memory and
 shares of a whole become short text, a dash if they are not known. The words of `--sort-by` are the keys of `sorts`.
 JSON and YAML are the rows themselves under `items`, with the field names of `model.cluster_view`.
@@ -31,6 +32,7 @@ from deviceplugin.cli.terminal import (
     load_colour,
     painted,
     say,
+    shortened_apart,
     show_document,
     show_lines,
     terminal_width,
@@ -39,13 +41,14 @@ from deviceplugin.model.units import bytes_text, memory_of, memory_text
 from deviceplugin.structs import replace
 
 GAP = "   "
-_LEAST_CUT, _MOST_CUT = 12, 6
+_LEAST_CUT, _MOST_CUT, _LEAST_NAME = 12, 6, 20
 
 
 class Column(msgspec.Struct, frozen=True):
     """`rank` 0 stays always; of the others the highest goes first. `wide`: only with -o wide.
 
     `if_any`: only if a row has something in it. `below`: where the table does not fit, its text stands below the row.
+    `is_name`: it may lose its middle before a number goes.
     """
 
     heading: str
@@ -54,6 +57,7 @@ class Column(msgspec.Struct, frozen=True):
     right: bool = False
     if_any: bool = False
     below: bool = False
+    is_name: bool = False
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -88,6 +92,7 @@ def table(
     order = _fitting(kept, widths, room, [*beside] if is_below else [*range(len(kept))])
     if room is not None:
         widths = _narrowed(kept, widths, order, room)
+        cells = _with_short_names(kept, cells, widths)
     drawn = _Drawn([kept[at] for at in order], [widths[at] for at in order], room)
     lines = [drawn.line([column.heading for column in drawn.columns])] if headers else []
     under = sorted({*range(len(kept))}.difference(beside)) if is_below else []
@@ -125,17 +130,37 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int | None, order: list[int]) -> list[int]:
-    """Indices of the columns that stay. The last one may be cut where it is text, if it is not one of the least."""
+    """Indices of the columns that stay. The last one may be cut where it is text, if it is not one of the least.
+
+    Names are shortened after the columns that are needed least are gone.
+    """
+    needed_by = list(widths)
     while width is not None and order:
         last = order[-1]
         is_whole = columns[last].right or columns[last].rank > _MOST_CUT
-        least = widths[last] if is_whole else min(widths[last], _LEAST_CUT)
-        needed = _total([widths[at] for at in order]) - widths[last] + least
+        least = needed_by[last] if is_whole else min(needed_by[last], _LEAST_CUT)
+        needed = _total([needed_by[at] for at in order]) - needed_by[last] + least
         optional = [at for at in order if columns[at].rank]
         if needed <= width or not optional:
             break
-        order.remove(max(optional, key=lambda at: (columns[at].rank, at)))
+        next_out = max(optional, key=lambda at: (columns[at].rank, at))
+        names = [at for at in order if columns[at].is_name and needed_by[at] > _LEAST_NAME]
+        if names and columns[next_out].rank <= _MOST_CUT:
+            for at in names:
+                needed_by[at] = _LEAST_NAME
+        else:
+            order.remove(next_out)
     return order
+
+
+def _with_short_names(columns: Sequence[Column], cells: list[list[str]], widths: Sequence[int]) -> list[list[str]]:
+    found = [list(row) for row in cells]
+    for at, column in enumerate(columns):
+        if column.is_name and any(len(row[at]) > widths[at] for row in cells):
+            short = shortened_apart({row[at] for row in cells}, widths[at])
+            for row in found:
+                row[at] = short[row[at]]
+    return found
 
 
 def _narrowed(columns: Sequence[Column], widths: Sequence[int], order: Sequence[int], width: int) -> list[int]:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -94,12 +95,19 @@ def clean(text: str) -> str:
     return printable.encode(encoding, errors="replace").decode(encoding)
 
 
-def shortened(name: str, width: int) -> str:
-    """Loses its middle: names of nodes and pods differ at their end, too."""
+def shortened(name: str, width: int, end: int | None = None) -> str:
+    """Loses its middle: names of nodes and pods differ at their end, too. `end`: how much of that stays."""
     if len(name) <= width:
         return name
-    end = max(0, (width - 1) // 2)
+    end = max(0, (width - 1) // 2) if end is None else end
     return f"{name[: max(0, width - 1 - end)]}{_mark()}{name[len(name) - end :]}"
+
+
+def shortened_apart(names: Collection[str], width: int) -> dict[str, str]:
+    """As `shortened`, with as much of the end as keeps most of them different."""
+    ends = ((width - 1) // 2, (width - 1) // 4, 0)
+    tried = ({name: shortened(name, width, end) for name in names} for end in ends)
+    return max(tried, key=lambda found: len({*found.values()}))
 
 
 def cut(line: str, width: int) -> str:

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from benchmarks.traces import example
 from deviceplugin.cli import main
 from deviceplugin.cli.table import Column, table
+from deviceplugin.cli.terminal import shortened, shortened_apart
 from deviceplugin.config.scheduler import PlacementSettings
 from deviceplugin.model.cluster_view import ClusterEventKind
 from deviceplugin.model.preferences import NodePolicy
@@ -105,3 +106,32 @@ def test_text_is_cut_before_numbers_wherever_it_stands() -> None:
     name, count, other, last = line.split()
     assert (count, last, len(line)) == ("1234", "87", WIDTH)
     assert (name[-1], other[-1]) == ("…", "…")
+
+
+async def test_names_as_clouds_give_them_lose_their_middle_before_a_number_goes(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    names = [f"ip-10-20-{at}-17.eu-central-1.compute.internal" for at in (4, 104, 105)]
+    scene = Cluster([node(name) for name in names], [pod(f"llm-{at}", node=name) for at, name in enumerate(names)])
+    cases: list[tuple[tuple[str, ...], list[str]]] = [
+        (("nodes",), ["NAME", "STATUS", "GPUS", "FREE", "CORES", "MEMORY", "PODS"]),
+        (("top",), ["NAME", "GPUS", "FREE", "CORES", "UTIL", "IDLE", "MEMORY", "USED"]),
+        (("pods", "-A"), ["NAMESPACE", "NAME", "STATUS", "NODE", "GPU", "CORES", "MEMORY"]),
+    ]
+    for words, heads in cases:
+        with subtests.test(words=words):
+            lines = (await vcuda(scene, tmp_path, *words, env={"COLUMNS": "80"})).stdout.splitlines()
+            assert lines[0].split()[: len(heads)] == heads
+            assert max(map(len, lines)) <= 80
+            shown = [next(word for word in line.split() if word.startswith("ip-")) for line in lines[1:]]
+            assert len(set(shown)) == 3, shown
+            assert all("…" in name and len(name) >= 20 for name in shown), shown
+    whole = (await vcuda(scene, tmp_path, "nodes")).stdout
+    assert [name for name in names if name not in whole] == []
+
+
+def test_names_stay_different_where_they_differ_in_their_middle() -> None:
+    names = {f"gpu-node-{at:02}-of-the-large-cluster" for at in range(20)}
+    short = shortened_apart(names, 20)
+    assert (len({*short.values()}), {*map(len, short.values())}) == (20, {20})
+    assert shortened("abcdef", 3) == "a…f"
