@@ -159,6 +159,7 @@ _COUNTS = [
     "pods",
 ]
 _MEASURED = ("cores_used", "cores_idle", "gpus_measured")
+_OF_AGENTS = ("live", "live_error", *_MEASURED)
 
 
 def _node_total(rows: Sequence[NodeRow]) -> NodeRow:
@@ -339,7 +340,8 @@ def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: 
     query |= {"holders": "1"} if gpus and shape.output in ("json", "yaml") else {}
     found = asked(connection, lambda client: client.rows(NODE_ROWS, query))
     rows = NODES.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
-    kind = NODES if gpus else replace(NODES, omitted=("gpus",))
+    omitted = (() if gpus else ("gpus",)) + (() if NODES.sorts[shape.sort_by].of_use else _OF_AGENTS)
+    kind = replace(NODES, omitted=omitted)
     filters: dict[str, str | bool] = {"--name": name, "--model": model, "--free": free, "--problems": problems}
     instead = "kubectl vcuda doctor says why, and docs/install.md what a node needs"
     show_rows(kind, rows, at=found.at, shape=shape, nothing=Nothing(filters, instead=instead))

@@ -129,6 +129,15 @@ def _over_limit(row: PodRow, _at: float) -> str:
     return "; ".join(sentence for each in row.containers for sentence in each.over_limit or ())
 
 
+def _of_use(heading: str, sort: str, text: Callable[[PodRow, float], str]) -> Field[PodRow]:
+    """A column that is there where agents were asked and one has answered."""
+
+    def if_known(row: PodRow, at: float) -> str:
+        return "" if _total(row, "cores_used") is None else text(row, at)
+
+    return Field(heading, rank=4, if_any=True, right=True, summed=True, sort=sort, text=if_known)
+
+
 def _by_use(field: str) -> Callable[[PodRow], tuple[float] | None]:
     def key(row: PodRow) -> tuple[float] | None:
         total = _total(row, field)
@@ -216,6 +225,8 @@ PODS: Kind[PodRow] = Kind(
         Field("NODE", is_name=True, rank=3, if_any=True, sort="node", text=lambda row, _: row.node or ""),
         Field("GPU", rank=6, if_any=True, text=lambda row, _: _gpus(row.containers)),
         Field("CORES", rank=4, right=True, summed=True, sort="cores", text=lambda row, _: str(_cores(row))),
+        _of_use("USED", "used", _cores_used),
+        _of_use("IDLE", "idle", _idle_cores),
         Field("MEMORY", rank=5, right=True, summed=True, sort="memory", text=lambda row, _: q.blocks(_blocks(row))),
         Field("AGE", rank=7, right=True, sort="age", text=_age),
         Field("PRIORITY", rank=8, wide=True, right=True, text=lambda row, _: str(row.priority)),
@@ -224,7 +235,7 @@ PODS: Kind[PodRow] = Kind(
         Field("CLAIM", rank=7, if_any=True, text=lambda row, _: _claims(row)),
         Field("REASON", rank=6, if_any=True, below=True, text=lambda row, _: row.reason, colour=_status_colour),
     ),
-    sorts=_SORTS,
+    sorts=_SORTS | {word: _USE_SORTS[word] for word in ("used", "idle")},
     name=lambda row: f"pod/{row.pod}",
     total=_pod_total,
 )
@@ -340,6 +351,7 @@ _EXAMPLES = (
     ("Pods with GPUs in the context's namespace.", "pods"),
     ("All pending pods, the oldest first, with the reason.", "pods -A --status pending --sort-by age"),
     ("Who is on a node.", "pods -A --node node-a"),
+    ("Pods that waste most first.", "pods -A --sort-by idle"),
     ("Pods by a part of their name, in namespaces that begin with team-.", "pods -n 'team-*' --name llm"),
 )
 
@@ -369,7 +381,8 @@ def pods(
 
     CORES (1/100 of a GPU's time) and MEMORY are allocated; those of a Pending pod are what it asks for, and in no sum.
     Pending: no node is chosen. Reserved: GPUs are allocated, and the pod is being bound. Bound: the pod has its node.
-    `explain` says more about one pod.
+    In an order by use, USED and IDLE are the allocated cores that are used, and not used. `explain` says more about one
+    pod.
     """
     filters = {"--node": on_node, "--name": named, "--status": status or ""}
     example = "docs/ask-for-a-share.md has a pod that asks for a share"
@@ -392,6 +405,7 @@ def _show(
 ) -> None:
     query = {_QUERY[option]: value for option, value in filters.items() if value}
     query |= {"node": node_name(query["node"])} if "node" in query else {}
+    query |= {"live": "1"} if shape.sort_by and kind.sorts[shape.sort_by].of_use else {}
 
     async def read(client: SchedulerClient) -> tuple[Found[Row], str]:
         namespace = {} if all_namespaces else {"namespace": client.namespace}

@@ -44,6 +44,7 @@ async def test_json_is_the_rows(tmp_path: Path, subtests: pytest.Subtests) -> No
     for form in cases:
         with subtests.test(form=form):
             result = await vcuda(cluster(), tmp_path, "nodes", *form)
+            assert not {"gpus", "live", "live_error", "cores_used"} & json.loads(result.stdout)["items"][0].keys()
             assert [each["node"] for each in json.loads(result.stdout)["items"]] == ["node-a", "node-b", "node-c"]
             assert yaml.safe_load((await vcuda(cluster(), tmp_path, "nodes", "-o", "yaml")).stdout) == json.loads(
                 result.stdout

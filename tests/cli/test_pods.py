@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.model.cluster_view import ClusterEventKind, ClusterEventRow, ContainerRow, PodStage, ShareSource
+from deviceplugin.model.cluster_view import (
+    ClusterEventKind,
+    ClusterEventRow,
+    ContainerRow,
+    PodStage,
+    ShareLive,
+    ShareRow,
+    ShareSource,
+)
 from tests.cli.command_runner import run, vcuda
 from tests.cli.view_server import ACCOUNT, AT, SERVICE, TOKEN, Cluster, event, node, pod
 from tests.ui.cluster import serving, usual
@@ -190,6 +198,31 @@ async def test_a_token_of_ones_own_is_shown_through_the_api_server_too(tmp_path:
     result = await vcuda(cluster(may_create_token=False), tmp_path, "pods", "--token-file", str(tmp_path / "token"))
     assert (result.exit_code, result.stderr) == (0, "")
     assert "llm" in result.stdout
+
+
+async def test_an_order_by_use_asks_for_it_and_shows_it(tmp_path: Path) -> None:
+    busy, idle = (
+        pod(
+            name,
+            containers=(ContainerRow("main", 50, 40, (ShareRow("GPU-a", 0, 50, 40, ShareLive(cores_used=used)),)),),
+        )
+        for name, used in (("busy", 45.0), ("idle", 2.5))
+    )
+    scene = Cluster(pods=[busy, idle, pod("big", node=None)])
+    result = await vcuda(scene, tmp_path, "pods", "--sort-by", "idle", "--sum", env={"COLUMNS": "50"})
+    assert scene.asked[-1] == (f"{SERVICE}/view/pods", {"live": "1", "namespace": "research", "limit": "5000"})
+    lines = result.stdout.splitlines()
+    idle_end = lines[0].index("IDLE") + len("IDLE")
+    assert [line[:idle_end].split()[-1] for line in lines if not line.startswith("  ")] == [
+        "IDLE",
+        "48",
+        "5",
+        "-",
+        "53",
+    ]
+    assert "IDLE" not in (await vcuda(Cluster(pods=[pod("big", node=None)]), tmp_path, "pods")).stdout
+    await vcuda(scene, tmp_path, "pods", "--sort-by", "cores")
+    assert "live" not in scene.asked[-1][1]
 
 
 async def test_that_there_is_nothing_is_said_on_standard_error_and_what_to_do(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ class Cluster:
             wanted = [each for each in wanted if query.get("name", "") in each.pod]
             stages = {"allocated": ("reserved", "bound")}.get(query.get("stage", ""), (query.get("stage"),))
             wanted = [each for each in wanted if "stage" not in query or each.stage.value in stages]
-            return self._page(PodsView, head, wanted, query)
+            return self._page(PodsView, head, [_pod_as_asked(each, query) for each in wanted], query)
         if path == "/view/namespaces":
             return self._page(NamespacesView, head | {"others": self.others}, self.namespaces, query)
         if path == "/view/events":
@@ -233,6 +233,13 @@ def _as_asked(row: NodeRow, query: dict[str, str]) -> NodeRow:
     if "holders" in query:
         return row
     return replace(row, gpus=tuple(replace(each, holders=()) for each in row.gpus) if "gpus" in query else ())
+
+
+def _pod_as_asked(row: PodRow, query: dict[str, str]) -> PodRow:
+    if "live" in query:
+        return row
+    unasked = [replace(each, shares=tuple(replace(one, live=None) for one in each.shares)) for each in row.containers]
+    return replace(row, containers=tuple(unasked))
 
 
 def _cluster(head: dict[str, Any]) -> ClusterView:
