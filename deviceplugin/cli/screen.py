@@ -27,7 +27,7 @@ _KEYS |= {"\x1bOA": "k", "\x1bOB": "j", "\x1b": "escape", " ": "refresh", "r": "
 _KEYS |= {"\x02": "page-up", "h": "?", "\x1b[1~": "home", "\x1b[4~": "end", "\t": "tab", "\x03": "q", "\x04": "q"}
 SCROLLING = (
     ("q", "quit"),
-    ("up, down, PgUp, PgDn, Home, End", "scroll"),
+    ("j, k, PgUp, PgDn, Home, End", "scroll"),
     ("space", "refresh now"),
     ("h or ?", "this help"),
 )

@@ -57,11 +57,12 @@ class TopTable(msgspec.Struct, frozen=True):
 _ALLOCATED = {"stage": "allocated"}
 TABLES = {
     "nodes": TopTable(NODE_USE, NODE_ROWS, 250),
-    "gpus": TopTable(GPU_USE, NODE_ROWS, 100, {"gpus": "1"}, gpu_entries),
-    "pods": TopTable(POD_USE, POD_ROWS, 250, _ALLOCATED),
-    "containers": TopTable(CONTAINER_USE, POD_ROWS, 250, _ALLOCATED, container_entries),
     "namespaces": TopTable(NAMESPACE_USE, NAMESPACE_ROWS, 250),
+    "pods": TopTable(POD_USE, POD_ROWS, 250, _ALLOCATED),
+    "gpus": TopTable(GPU_USE, NODE_ROWS, 100, {"gpus": "1"}, gpu_entries),
+    "containers": TopTable(CONTAINER_USE, POD_ROWS, 250, _ALLOCATED, container_entries),
 }
+"""In the order of the keys 1 to 5, of which the page has the first three too."""
 SORTS = sorted({word for each in TABLES.values() for word in each.kind.sorts})
 _WORDS = {
     "node": "nodes", "no": "nodes", "gpu": "gpus", "pod": "pods", "po": "pods", "container": "containers",
@@ -75,7 +76,7 @@ _EXAMPLES = (
     ("Containers of one namespace, for a script.", "top containers -n research -o json"),
 )
 _KEYS = (
-    ("1 to 5, or Tab", "nodes, GPUs, pods, containers, namespaces"),
+    ("1 to 5, or Tab", "nodes, namespaces, pods, GPUs, containers"),
     *((", ".join(some), f"sort by {', '.join(map(ORDER_KEYS.__getitem__, some))}") for some in ("NCM", "UIF", "BTO")),
     ("R", "reverse the order"),
 )

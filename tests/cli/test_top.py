@@ -212,18 +212,18 @@ async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(
         with subtests.test(last=last):
             scene = cluster()
             scene.namespaces = [NamespaceRow("research", 1, 50, 40, 48.6, 1.4)]
-            async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "1") as page:
+            async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "1", columns=80) as page:
                 before = termios.tcgetattr(page.descriptor)
                 await page.sees("nodes: 2   by name", "node-b", "q quit   ? help", "\x1b[?1049h")
                 page.type("F")
                 await page.sees("by free")
                 page.type("R")
                 await page.sees("by free, reversed")
-                page.type("2")
+                page.type("4")
                 await page.sees("gpus: 6   by name", "UTIL")
                 page.type("3")
                 await page.sees("pods in research: 1   by name", "THROTTLED")
-                page.type("5")
+                page.type("2")
                 await page.sees("namespaces: 1   by name", "research", "IDLE")
                 page.type("I")
                 await page.sees("by idle")
