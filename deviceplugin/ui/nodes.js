@@ -6,7 +6,7 @@ import { BLOCK, cores, count, isKnown, percent, plural, rounded, share } from '.
 import { amount, bar, blocksOf, empty, gpuAddress, nodeAddress, order, pager, ranges, rowLink, search, select } from './parts.js';
 
 export const LIMIT = 50;
-const STATES = [['', 'all'], ['free', 'free GPUs'], ['problem', 'unavailable GPUs']];
+const STATES = [['', 'all'], ['free', 'free'], ['problem', 'unavailable']];
 const SORTS = [['', 'name'], ['idle:desc', 'most idle'], ['used:desc', 'most used'], ['used:asc', 'least used'],
   ['cores:desc', 'most cores allocated'], ['cores:asc', 'fewest cores allocated'], ['memory:desc', 'most memory allocated'], ['free:desc', 'most free GPUs']];
 
@@ -24,7 +24,7 @@ export function draw(found, route, cluster) {
     h('div', { class: 'filters', role: 'search' },
       search('name', 'Node', route.query.name ?? '', 'part of a name'),
       select('model', 'GPU model', route.query.model ?? '', [['', 'all'], ...models.map((each) => [each, each])]),
-      select('state', 'State', route.query.state ?? '', STATES),
+      select('state', 'GPUs', route.query.state ?? '', STATES),
       select('sort', 'Order', route.query.sort ?? '', SORTS)),
     legend(),
     found.items.length ? h('ul', { class: 'nodes' }, found.items.map(row)) : nothing(route, cluster?.node_label),
