@@ -47,7 +47,7 @@ class OperatorCommand(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and not isinstance(param, click.Argument):
                 sections["Connection" if isinstance(param, ConnectionOption) else "Options"].append(record)
         for title, records in sections.items():
             if records:

@@ -93,6 +93,10 @@ def test_every_command_has_examples_and_both_names_of_help(subtests: pytest.Subt
             assert long == short
             assert f"Usage: kubectl vcuda {command}" in long
             assert f"\n  kubectl vcuda {command}" in long.partition("Examples:")[2]
+            mine, _, connection = long.partition("\nOptions:\n")[2].partition("\nConnection:\n")
+            assert "--help" in mine
+            assert not {"--kubeconfig", "--url", "NAME"} & {*mine.split()}
+            assert ("--kubeconfig" in connection) == (command != "completion")
 
 
 def test_as_a_plugin_the_help_says_kubectl_vcuda() -> None:

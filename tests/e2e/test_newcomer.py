@@ -274,7 +274,7 @@ def test_an_operator_learns_where_a_pod_is_and_why_another_one_waits(running: Re
     ("command", "said"),
     [
         (["nodes"], ["NAME", "NODE", "Ready"]),
-        (["node", "NODE"], ["NUMA node", "default/vcuda-sample (main)"]),
+        (["node", "NODE"], [" allocated", "default/vcuda-sample (main)"]),
         (["pods", "-A"], ["default", "vcuda-sample", "Bound", "NODE"]),
         (["pods", "-o", "name"], ["pod/vcuda-sample"]),
         (["top", "nodes", "--once"], ["NODE"]),
