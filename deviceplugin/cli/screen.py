@@ -22,6 +22,7 @@ from deviceplugin.errors import VcudaError
 
 INTERVAL_S = 2.0
 _LOST = "lost"
+_ENTER, _ERASE = ("\r", "\n"), ("\x7f", "\b")
 _KEYS = {"\x1b[A": "k", "\x1b[B": "j", "\x1b[5~": "page-up", "\x1b[6~": "page-down", "\x1b[H": "home", "\x1b[F": "end"}
 _KEYS |= {"\x1bOA": "k", "\x1bOB": "j", "\x1b": "escape", " ": "refresh", "r": "refresh", "\x06": "page-down"}
 _KEYS |= {"\x02": "page-up", "h": "?", "\x1b[1~": "home", "\x1b[4~": "end", "\t": "tab", "\x03": "q", "\x04": "q"}
@@ -46,12 +47,13 @@ Fetch = Callable[[int], Awaitable[Page]]
 
 
 class _State(msgspec.Struct):
-    """What is on the screen."""
+    """What is on the screen. `typed`: the text after `/`, None if none is being typed."""
 
     page: Page
     offset: int = 0
     error: str = ""
     helping: bool = False
+    typed: str | None = None
     events: asyncio.Queue[str] = msgspec.field(default_factory=asyncio.Queue)
 
 
@@ -60,12 +62,14 @@ async def watch(
     *,
     first: Fetch | None = None,
     handle: Callable[[str], bool] = lambda key: False,
+    find: Callable[[str], bool] | None = None,
     keys: Sequence[tuple[str, str]] = (),
     interval_s: float = INTERVAL_S,
 ) -> None:
     """`first` makes a page that is there sooner; the page follows at once.
 
-    `handle` hears of every key that is not one of `SCROLLING`, and is true if the page must be made again.
+    `handle` hears of every key that is not one of `SCROLLING`, `find` of a text that was typed after `/`; each is true
+    if the page must be made again.
     """
     state = _State(await (first or fetch)(get_terminal_size().columns))
     with _heard(state.events), _own_screen():
@@ -79,12 +83,17 @@ async def watch(
                     key = await state.events.get()
             except TimeoutError:
                 key = "refresh"
+            if find is not None and _is_typing(state, key):
+                wanted = key in _ENTER and find(_taken(state))
+            else:
+                key = _KEYS.get(key, key)
+                if key in ("q", _LOST):
+                    break
+                closes_help = state.helping and key == "escape"
+                wanted = key == "refresh" or (not closes_help and handle(key))
+                _scroll(state, key, get_terminal_size())
             if key in ("refresh", "drawn"):
                 due = now() + interval_s
-            if key in ("q", _LOST):
-                break
-            wanted = key == "refresh" or handle(key)
-            _scroll(state, key, get_terminal_size())
             if wanted and (refreshing is None or refreshing.done() or key != "refresh"):
                 if refreshing is not None:
                     refreshing.cancel()
@@ -93,6 +102,27 @@ async def watch(
             refreshing.cancel()
             with suppress(asyncio.CancelledError):
                 await refreshing
+
+
+def _is_typing(state: _State, key: str) -> bool:
+    """Whether the key belongs to a text after `/`, which gets it."""
+    if state.typed is None:
+        state.typed = "" if key == "/" and not state.helping else None
+        return state.typed is not None
+    if key == "\x1b":
+        state.typed = None
+    elif key in _ERASE:
+        state.typed = state.typed[:-1]
+    elif len(key) == 1 and key.isprintable():
+        state.typed += key
+    else:
+        return key in _ENTER
+    return True
+
+
+def _taken(state: _State) -> str:
+    text, state.typed = state.typed or "", None
+    return text
 
 
 async def _refresh(state: _State, fetch: Fetch) -> None:
@@ -132,6 +162,7 @@ def _shown(state: _State, size: os.terminal_size, keys: Sequence[tuple[str, str]
     state.offset = max(0, min(state.offset, len(page.body) - room))
     lines = [*head, *page.body[state.offset : state.offset + room]]
     last = f"vcuda: {state.error}" if state.error else "q quit   ? help"
+    last = last if state.typed is None else f"/{state.typed}"
     lines += [""] * (size.lines - 1 - len(lines)) + [last]
     return [cut(line, size.columns) for line in lines[-size.lines :]]
 
@@ -188,7 +219,7 @@ def _read_keys(keyboard: int, events: asyncio.Queue[str]) -> None:
         events.put_nowait(_LOST)
         asyncio.get_running_loop().remove_reader(keyboard)
     for key in _split(text):
-        events.put_nowait(_KEYS.get(key, key))
+        events.put_nowait(key)
 
 
 def _split(text: str) -> Iterator[str]:

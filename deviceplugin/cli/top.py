@@ -79,6 +79,7 @@ _KEYS = (
     ("1 to 5, or Tab", "nodes, namespaces, pods, GPUs, containers"),
     *((", ".join(some), f"sort by {', '.join(map(ORDER_KEYS.__getitem__, some))}") for some in ("NCM", "UIF", "BTO")),
     ("R", "reverse the order"),
+    ("/", "only names with a text; Esc: all"),
 )
 
 
@@ -146,7 +147,9 @@ def top(
         screen = _Screen(client, what, shape.sort_by, shape.reverse, shape.output == "wide", namespace, given, by_name)
         if is_live:
             first = partial(screen.page, live=False)
-            await watch(screen.page, first=first, handle=screen.handle, keys=_KEYS, interval_s=interval)
+            await watch(
+                screen.page, first=first, handle=screen.handle, find=screen.find, keys=_KEYS, interval_s=interval
+            )
         else:
             await screen.print_once(shape)
 
@@ -167,7 +170,7 @@ class _Screen(msgspec.Struct):
     wide: bool
     namespace: str
     given: str
-    by_name: Mapping[str, str]
+    by_name: dict[str, str]
 
     def handle(self, key: str) -> bool:
         words = list(TABLES)
@@ -175,6 +178,8 @@ class _Screen(msgspec.Struct):
             key = str((words.index(self.what) + 1) % len(words) + 1)
         if key in ("1", "2", "3", "4", "5"):
             self.what = words[int(key) - 1]
+        elif key == "escape":
+            return self.find("")
         elif key == "R":
             self.reverse = not self.reverse
         elif ORDER_KEYS.get(key) in TABLES[self.what].kind.sorts:
@@ -185,6 +190,15 @@ class _Screen(msgspec.Struct):
         if self.sort_by not in TABLES[self.what].kind.sorts:
             self.sort_by = "name"
         return True
+
+    def find(self, text: str) -> bool:
+        """Narrows the table by a part of the name; namespaces by how they begin. Empty: all again."""
+        plain, path = text.replace("*", ""), TABLES[self.what].rows.path
+        if TABLES[self.what].rows is NAMESPACE_ROWS:
+            before, self.given = self.given, f"{plain}*" if plain else ""
+            return before != self.given
+        before, self.by_name[path] = self.by_name.get(path, ""), plain
+        return before != plain
 
     async def page(self, width: int, *, live: bool = True) -> Page:
         """Without `live` what the scheduler itself knows, which is there at once."""
@@ -197,6 +211,7 @@ class _Screen(msgspec.Struct):
         sums = lines[-1:] if len(rows) > 1 else []
         lines = lines[: len(lines) - len(sums)]
         where = f" in {within}" if (within := self._within(table)) else ""
+        where += f" match {text}" if (text := self.by_name.get(table.rows.path)) else ""
         shown = len(found.rows)
         count = f"{len(rows)}" if shown >= found.total else f"{len(rows)}, of {shown} of {found.total}"
         order = f"by {self.sort_by}{', reversed' if self.reverse else ''}"
@@ -224,7 +239,7 @@ class _Screen(msgspec.Struct):
 
     async def _read(self, table: TopTable, query: Mapping[str, str], *, most: int = 0) -> Found[Any]:
         within = {"namespace": namespace} if (namespace := self._within(table)) else {}
-        within |= {"name": self.by_name[table.rows.path]} if table.rows.path in self.by_name else {}
+        within |= {"name": name} if (name := self.by_name.get(table.rows.path)) else {}
         return await self.client.rows(table.rows, {**query, **table.query, **within}, most=most)
 
     def _within(self, table: TopTable) -> str:

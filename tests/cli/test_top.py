@@ -248,6 +248,28 @@ async def test_the_page_has_the_keys_of_top_and_leaves_the_terminal_as_it_was(
                 assert termios.tcgetattr(page.descriptor) == before
 
 
+async def test_a_text_after_a_slash_narrows_the_table_and_its_letters_are_no_keys(tmp_path: Path) -> None:
+    scene = Cluster([node("node-a")], [pod("quick"), pod("jar")])
+    async with serving(scene) as url, terminal(tmp_path, url, "top", "pods", "--interval", "3600") as page:
+        await page.sees("pods in research: 2   by name", "quick", "q quit")
+        page.type("/qx")
+        await page.sees("/qx")
+        page.type("\x7fui\n")
+        await page.sees("pods in research match qui: 1", "quick", "q quit")
+        assert scene.asked[-1][1]["name"] == "qui"
+        page.type("/jar\x1b")
+        await page.sees("pods in research match qui: 1", "q quit")
+        page.type("\x1b")
+        await page.sees("pods in research: 2   by name", "jar")
+        page.type("2")
+        await page.sees("namespaces: 0")
+        page.type("/te*\r")
+        await page.sees("namespaces in te*: 0")
+        assert scene.asked[-1][1]["namespace"] == "te*"
+        page.type("q")
+        assert await page.ends() == 0
+
+
 async def test_a_long_page_scrolls_and_shows_the_first_of_a_large_cluster(tmp_path: Path) -> None:
     scene = Cluster([node(f"node-{at:04}") for at in range(700)])
     async with serving(scene) as url, terminal(tmp_path, url, "top", "--interval", "3600") as page:
