@@ -116,8 +116,7 @@ class ServingSettings:
     node_label: str = setting(
         "node-label",
         "",
-        "Label of the nodes on which the agent runs, KEY=VALUE or KEY, which the page of an empty cluster says to set; "
-        "empty: none.",
+        "Label of the agent's nodes, KEY=VALUE or KEY, which the page of an empty cluster names; empty: none.",
         types.TEXT,
     )
     drain: float = setting(
