@@ -136,7 +136,7 @@ class _Drawing:
         health, sample = self._inventory.health_of(gpu.uuid), self._picture.samples.get(gpu.uuid)
         grants = self._picture.grants_on(gpu.uuid)
         if not health.healthy:
-            yield f"{self._glyphs.mark} unhealthy: {health.reason or 'no reason given'}"
+            yield f"{self._glyphs.mark} unavailable: {health.reason or 'no reason given'}"
         if gpu.mig_enabled or gpu.compute_mode is ComputeMode.PROHIBITED:
             yield f"{self._glyphs.mark} unavailable: {'MIG mode' if gpu.mig_enabled else 'compute mode prohibited'}"
         if gpu.compute_mode is ComputeMode.EXCLUSIVE_PROCESS:

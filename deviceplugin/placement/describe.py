@@ -68,7 +68,7 @@ def rejection_text(rejection: GpuRejection, view: GpuView) -> str:
     """What speaks against this one GPU."""
     match rejection:
         case GpuRejection.UNHEALTHY:
-            return f"unhealthy: {view.health.reason}" if view.health.reason else "unhealthy"
+            return f"unavailable: {view.health.reason}" if view.health.reason else "unhealthy"
         case GpuRejection.SMALL:
             return f"too small: {memory_text(view.gpu.blocks)} in all"
         case GpuRejection.IN_USE:

@@ -30,7 +30,7 @@ def test_the_phrase_says_why_a_gpu_was_passed_over() -> None:
         (snapshot(2), "fits as well as GPU 0, which has the lower minor number"),
         (snapshot(2, used={1: (80, 0)}), "only 20 cores free"),
         (snapshot(2, used={1: (1, 319)}), "only 256 MiB free"),
-        (snapshot(2, ill={1: "XID 79"}), "unhealthy: XID 79"),
+        (snapshot(2, ill={1: "XID 79"}), "unavailable: XID 79"),
         (snapshot(2, gpus={1: gpu(1, blocks=4)}), "too small: 1 GiB in all"),
         (snapshot(2, gpus={1: gpu(1, mig=True)}), "in MIG mode"),
         (snapshot(2, gpus={1: gpu(1, mode=ComputeMode.PROHIBITED)}), "in compute mode prohibited"),

@@ -36,7 +36,7 @@ async def test_every_node_and_gpu_has_its_reason_and_what_would_have_to_change(e
     first = found.nodes[0]
     assert [gpu.nearest for gpu in first.gpus] == [False, True, False]
     assert first.fix == "10 more cores and 1 GiB more must become free on GPU 1"
-    assert [gpu.against for gpu in first.gpus] == ["only 30 cores free", "only 40 cores free", "unhealthy: Xid 79"]
+    assert [gpu.against for gpu in first.gpus] == ["only 30 cores free", "only 40 cores free", "unavailable: Xid 79"]
     assert first.gpus[0].holders == ("d/on-a-0: 70 cores, 2 GiB (bound)",)
     others = {each.node: each.fix for each in found.nodes[1:]}
     assert others["small"] == "request less memory, allow another GPU model, or add larger GPUs"
