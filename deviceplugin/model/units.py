@@ -7,6 +7,7 @@ ParseError that lists the words.
 
 import enum
 import math
+from functools import lru_cache
 
 import msgspec
 
@@ -79,6 +80,7 @@ def format_blocks(blocks: int) -> str:
     return f"{blocks} block{'' if blocks == 1 else 's'} ({memory_text(blocks)})"
 
 
+@lru_cache(maxsize=1024)  # an explanation says the few sizes of its GPUs again and again
 def memory_text(blocks: int) -> str:
     """Memory for users: `512 MiB`, `2 GiB`, `79.5 GiB`."""
     return bytes_text(blocks * BLOCK_BYTES)

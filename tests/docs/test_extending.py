@@ -15,6 +15,7 @@ from textwrap import dedent, indent
 
 import pytest
 
+from tests.programs import helm_program
 from tests.scripts.released import ROOT, clone
 
 pytestmark = pytest.mark.timeout(900)
@@ -130,7 +131,9 @@ def test_a_health_rule(tmp_path: Path) -> None:
     found.test(conditions, "tests/hardware/test_health.py", "tests/hardware/test_xid.py")
 
 
-def test_a_flag_and_its_value_in_the_chart(tmp_path: Path) -> None:
+@pytest.mark.programs
+def test_a_flag_and_its_value_in_the_chart(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    helm_program(request)
     found = recipe("A flag and its value in the chart", tmp_path)
     found.put(0, "deviceplugin/config/scheduler.py", 'node_policy: NodePolicy = setting("node-policy"')
     chart = "daemonset/chart"

@@ -70,7 +70,7 @@ def scene(
     page = "from-gpu-manager.md"
     with (
         published(cluster, programs, request, folder) as served,
-        moving(cluster, served, page, kubectl=programs / "kubectl", helm=helm, label=LABEL) as scene,
+        moving(cluster, served, page, kubectl=programs / "kubectl", helm=helm) as scene,
     ):
         scene.admin.merge(f"/api/v1/nodes/{scene.node}", {"metadata": {"labels": {LABEL: "enable"}}})
         with applied(scene, gpu_manager(f"{served.image}:{served.version}"), folder):

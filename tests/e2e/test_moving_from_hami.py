@@ -53,7 +53,7 @@ def scene(
     helm.symlink_to(helm_program(request))
     with (
         published(cluster, programs, request, folder) as served,
-        moving(cluster, served, "from-hami.md", kubectl=programs / "kubectl", helm=helm, label="gpu") as scene,
+        moving(cluster, served, "from-hami.md", kubectl=programs / "kubectl", helm=helm) as scene,
     ):
         node = f"/api/v1/nodes/{scene.node}"
         scene.admin.merge(node, {"metadata": {"labels": {"gpu": "on"}}})

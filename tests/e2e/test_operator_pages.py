@@ -29,7 +29,6 @@ from tests.programs import helm_program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.installed, pytest.mark.timeout(900)]
 
-LABEL = "nvidia-device-enable"
 AGENT = "app.kubernetes.io/name=vcuda-agent"
 CORES = 100 * len(uuids())
 CORDON = "tencent.com/vcuda-cordon"
@@ -47,7 +46,7 @@ def scene(
     with (
         published(cluster, programs, request, folder, samples=["busybox:1.36"]) as served,
         downloads(released_files(request)) as files,
-        moving(cluster, served, "maintenance.md", kubectl=programs / "kubectl", helm=helm, label=LABEL) as scene,
+        moving(cluster, served, "maintenance.md", kubectl=programs / "kubectl", helm=helm) as scene,
     ):
         scene.page.words.update({PUBLIC: files})
         yield scene

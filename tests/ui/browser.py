@@ -11,6 +11,8 @@ from typing import Literal
 
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, ViewportSize, async_playwright
 
+from tests.waiting import PATIENCE_S
+
 _WIDE = (1440, 900)
 _ATTEMPTS = 3
 _DISTURBED = "ERR_NETWORK_CHANGED"
@@ -36,7 +38,7 @@ class Visit:
     requests: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     disturbed: bool = False
-    longest_ms: int = 20_000
+    longest_ms: int = int(PATIENCE_S * 1000)
 
     def strangers(self, url: str) -> list[str]:
         """Requests to anybody but the server."""

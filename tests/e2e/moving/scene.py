@@ -1,7 +1,7 @@
 """A cluster on which another system serves the GPUs, and the commands of the page that moves it.
 
-In: the e2e cluster, the released chart and image in a registry. Out: a `Scene`. Invariant: what the test applied, the
-release and the node's labels are gone afterwards, however it ended.
+In: the e2e cluster, the released chart and image in a registry. Out: a `Scene`. Invariant: afterwards the node is as it
+was before any test, however the scene ended.
 """
 
 import json
@@ -18,6 +18,7 @@ from deviceplugin.simulate.gpu_profile import parse_profile
 from sandbox.cluster import pods
 from sandbox.cluster.client import ApiError, Client
 from sandbox.cluster.cluster import Cluster
+from sandbox.cluster.reset import reset
 from sandbox.cluster.waiting import wait_until
 from sandbox.emulated_gpus import PROFILES
 from tests.daemonset.chart import Object
@@ -103,10 +104,12 @@ def uuids() -> list[str]:
 
 
 @contextmanager
-def moving(
-    cluster: Cluster, registry: Registry, page: str, *, kubectl: Path, helm: Path, label: str
-) -> Iterator[Scene]:
-    """`label` is the one of the node that both systems look at."""
+def moving(cluster: Cluster, registry: Registry, page: str, *, kubectl: Path, helm: Path) -> Iterator[Scene]:
+    """Afterwards kubelet remembers no device plugin either.
+
+    It tells of a resource that has ended once. If its write is refused then, the node offers the resource for ever,
+    because what no plugin says is taken from the node object (kubelet's nodestatus/setters.go).
+    """
     kubeconfig = cluster.control_plane.admin_kubeconfig
     scene = Scene(cluster, Page(f"how-to/{page}", cluster.kubelet.node, kubeconfig, registry, kubectl, helm))
     unknown = {AnnotationNames().inventory: None}  # agents of other tests may have told the same
@@ -119,11 +122,7 @@ def moving(
             check=False,
             capture_output=True,
         )
-        node = {"metadata": {"labels": {label: None}}, "spec": {"unschedulable": None}}
-        cluster.admin.merge(f"/api/v1/nodes/{scene.node}", node)
-        for each in cluster.admin.get(DEPLOYMENTS)["items"]:
-            cluster.admin.delete(f"{DEPLOYMENTS}/{each['metadata']['name']}")
-        pods.delete_all(cluster.admin)
+        reset(cluster)
 
 
 @contextmanager
