@@ -51,6 +51,7 @@ def reset(cluster: Cluster) -> None:
     cluster.kubelet.stop()
     for name in _REMEMBERED:
         (cluster.layout.kubelet / name).unlink(missing_ok=True)
+    _forget_resources(cluster)
     cluster.kubelet.start()
 
 
@@ -87,3 +88,14 @@ def _forget_node(cluster: Cluster) -> None:
             for kind in ("labels", "annotations")
         }
         cluster.admin.merge(path, {"metadata": foreign, "spec": {"unschedulable": None, "taints": None}})
+
+
+def _forget_resources(cluster: Cluster) -> None:
+    """Those of device plugins. Kubelet takes what no plugin has told it from the node object, so they would stay."""
+    path = f"/api/v1/nodes/{cluster.kubelet.node}"
+    with contextlib.suppress(ApiError):
+        status = cluster.admin.get(path)["status"]
+        of_plugins = {
+            kind: {name: None for name in status.get(kind, {}) if "/" in name} for kind in ("capacity", "allocatable")
+        }
+        cluster.admin.merge(f"{path}/status", {"status": of_plugins})

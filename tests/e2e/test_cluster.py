@@ -88,6 +88,8 @@ def test_a_node_that_was_left_dirty_is_reset(empty_cluster: Cluster) -> None:
     admin.post(f"{claims.CLASSES}", {"metadata": {"name": "left.example.com"}, "spec": {}})
     admin.merge(node, {"metadata": {"labels": {"left": "x"}, "annotations": {"example.com/left": "x"}}})
     admin.merge(node, {"spec": {"unschedulable": True}})
+    offered = {"example.com/left": "8"}
+    admin.merge(f"{node}/status", {"status": {"capacity": offered, "allocatable": offered}})
     remembered = empty_cluster.layout.kubelet / "dra_manager_state"
     remembered.write_text("left")
 
@@ -99,5 +101,6 @@ def test_a_node_that_was_left_dirty_is_reset(empty_cluster: Cluster) -> None:
     assert "left" not in found["metadata"]["labels"]
     assert "example.com/left" not in found["metadata"]["annotations"]
     assert not found["spec"].get("unschedulable")
+    assert "example.com/left" not in found["status"]["capacity"] | found["status"]["allocatable"]
     assert not remembered.exists() or remembered.read_text() != "left"
     test_a_plain_pod_runs_and_its_log_is_read(empty_cluster)

@@ -105,10 +105,10 @@ def uuids() -> list[str]:
 
 @contextmanager
 def moving(cluster: Cluster, registry: Registry, page: str, *, kubectl: Path, helm: Path) -> Iterator[Scene]:
-    """Afterwards kubelet remembers no device plugin either.
+    """Afterwards the node offers nothing of another device plugin.
 
-    It tells of a resource that has ended once. If its write is refused then, the node offers the resource for ever,
-    because what no plugin says is taken from the node object (kubelet's nodestatus/setters.go).
+    Kubelet tells of a resource that has ended once. If its write is refused then, the node offers it for ever, because
+    what no plugin says is taken from the node object (kubelet's nodestatus/setters.go).
     """
     kubeconfig = cluster.control_plane.admin_kubeconfig
     scene = Scene(cluster, Page(f"how-to/{page}", cluster.kubelet.node, kubeconfig, registry, kubectl, helm))
