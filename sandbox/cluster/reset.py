@@ -94,8 +94,8 @@ def _forget_resources(cluster: Cluster) -> None:
     """Those of device plugins. Kubelet takes what no plugin has told it from the node object, so they would stay."""
     path = f"/api/v1/nodes/{cluster.kubelet.node}"
     with contextlib.suppress(ApiError):
-        status = cluster.admin.get(path)["status"]
+        status = cluster.admin.get(path).get("status") or {}
         of_plugins = {
-            kind: {name: None for name in status.get(kind, {}) if "/" in name} for kind in ("capacity", "allocatable")
+            kind: {name: None for name in status.get(kind) or {} if "/" in name} for kind in ("capacity", "allocatable")
         }
         cluster.admin.merge(f"{path}/status", {"status": of_plugins})
