@@ -88,6 +88,11 @@ class PartOfName(click.ParamType[str]):
         return text
 
 
+def name_option(text: str) -> Callable[[Function], Function]:
+    """`--name`, given to the command as `named`."""
+    return click.option("--name", "named", type=PartOfName(), default="", metavar="TEXT", help=text)
+
+
 class NamespaceName(click.ParamType[str]):
     """A namespace, or `PREFIX*`."""
 

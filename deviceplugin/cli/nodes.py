@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from deviceplugin.cli import table as q
-from deviceplugin.cli.command import OperatorCommand, PartOfName, misused
+from deviceplugin.cli.command import OperatorCommand, PartOfName, misused, name_option
 from deviceplugin.cli.connection import Connection, connected_to_all
 from deviceplugin.cli.scheduler_client import NODE_ROWS, asked
 from deviceplugin.cli.table import Field, Kind, Nothing, Shape, Sort, listed, show_rows
@@ -178,17 +178,13 @@ def _gpu_total(rows: Sequence[GpuEntry]) -> GpuEntry:
     return GpuEntry("", one, q.total(each.cores_idle for each in rows), len(rows))
 
 
-def _known(value: float | None) -> tuple[float] | None:
-    return None if value is None else (value,)
-
-
 _SORTS: dict[str, Sort[NodeRow]] = {
     "name": Sort(lambda row: (row.node,), largest_first=False),
     "cores": Sort(lambda row: (row.cores_allocated,)),
     "memory": Sort(lambda row: (row.blocks_allocated,)),
     "free": Sort(lambda row: (row.free_gpus,)),
     "used": Sort(lambda row: _used(row.live), of_use=True),
-    "idle": Sort(lambda row: _known(row.cores_idle), of_use=True),
+    "idle": Sort(lambda row: q.known(row.cores_idle), of_use=True),
 }
 NODES: Kind[NodeRow] = Kind(
     what="nodes with GPUs",
@@ -298,7 +294,7 @@ GPU_USE: Kind[GpuEntry] = Kind(
         "cores": Sort(lambda each: (each.gpu.cores_allocated,), by="gpu"),
         "memory": Sort(lambda each: (each.gpu.blocks_allocated,), by="gpu"),
         "used": Sort(lambda each: _used(each.gpu.live), by="gpu", of_use=True),
-        "idle": Sort(lambda each: _known(each.cores_idle), by="gpu", of_use=True),
+        "idle": Sort(lambda each: q.known(each.cores_idle), by="gpu", of_use=True),
     },
     name=lambda each: f"gpu/{each.gpu.uuid}",
     total=_gpu_total,
@@ -316,7 +312,7 @@ _EXAMPLES = (
 
 
 @click.command("nodes", cls=OperatorCommand, examples=_EXAMPLES)
-@click.option("--name", type=PartOfName(), default="", metavar="TEXT", help="Only nodes whose name contains this.")
+@name_option("Only nodes whose name contains this.")
 @click.option(
     "--model", type=PartOfName(), default="", metavar="TEXT", help="Only nodes with a GPU whose model contains this."
 )
@@ -325,7 +321,7 @@ _EXAMPLES = (
 @click.option("--gpus", is_flag=True, help="With -o json or yaml: also every GPU and the pods on it.")
 @listed(NODES.sorts)
 @connected_to_all
-def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: Shape, connection: Connection) -> None:
+def nodes(named: str, model: str, free: bool, problems: bool, gpus: bool, shape: Shape, connection: Connection) -> None:
     """List nodes with their GPUs: how much is allocated, and what is free.
 
     CORES and MEMORY are allocated, of what the node has; cores are 1/100 of a GPU's time. FREE counts available GPUs
@@ -334,7 +330,7 @@ def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: 
     """
     if free and problems:
         raise misused("--free and --problems ask for different nodes; give one of them")
-    query = ({"name": name} if name else {}) | ({"model": model} if model else {})
+    query = ({"name": named} if named else {}) | ({"model": model} if model else {})
     query |= {"live": "1"} if NODES.sorts[shape.sort_by].of_use else {}
     query |= {"state": "free"} if free else {"state": "problem"} if problems else {}
     query |= {"holders": "1"} if gpus and shape.output in ("json", "yaml") else {}
@@ -342,6 +338,6 @@ def nodes(name: str, model: str, free: bool, problems: bool, gpus: bool, shape: 
     rows = NODES.ordered(found.rows, shape.sort_by, reverse=shape.reverse)
     omitted = (() if gpus else ("gpus",)) + (() if NODES.sorts[shape.sort_by].of_use else _OF_AGENTS)
     kind = replace(NODES, omitted=omitted)
-    filters: dict[str, str | bool] = {"--name": name, "--model": model, "--free": free, "--problems": problems}
+    filters: dict[str, str | bool] = {"--name": named, "--model": model, "--free": free, "--problems": problems}
     instead = "kubectl vcuda doctor says why, and docs/install.md what a node needs"
     show_rows(kind, rows, at=found.at, shape=shape, nothing=Nothing(filters, instead=instead))

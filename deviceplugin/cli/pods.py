@@ -7,14 +7,13 @@ what happened to pods, nodes and GPUs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import TypeVar
 
 import click
 import msgspec
 
 from deviceplugin.cli import table as q
-from deviceplugin.cli.command import OperatorCommand, PartOfName, node_name
+from deviceplugin.cli.command import OperatorCommand, name_option, node_name
 from deviceplugin.cli.completion import complete_node
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.scheduler_client import EVENT_ROWS, POD_ROWS, Found, RowList, SchedulerClient, asked
@@ -32,6 +31,7 @@ from deviceplugin.model.cluster_view import (
     idle_of,
 )
 from deviceplugin.model.units import BLOCK_BYTES
+from deviceplugin.placement.describe import numbers_text
 from deviceplugin.structs import replace
 
 Row = TypeVar("Row")
@@ -59,10 +59,8 @@ def _blocks(row: PodRow) -> int:
 def _gpus(containers: Iterable[ContainerRow]) -> str:
     """Minor numbers, neighbours together; `?` for a GPU that the node does not have any more."""
     minors = {share.minor for each in containers for share in each.shares if share.uuid}
-    known = sorted(each for each in minors if each is not None)
-    runs = [[each for _, each in run] for _, run in groupby(enumerate(known), key=lambda one: one[1] - one[0])]
-    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs]
-    return ",".join([*parts, *(["?"] if None in minors else [])])
+    known = numbers_text(each for each in minors if each is not None)
+    return ",".join(filter(None, [known, "?" * (None in minors)]))
 
 
 def _claims(row: PodRow) -> str:
@@ -140,15 +138,9 @@ def _of_use(heading: str, sort: str, text: Callable[[PodRow, float], str]) -> Fi
 
 def _by_use(field: str) -> Callable[[PodRow], tuple[float] | None]:
     def key(row: PodRow) -> tuple[float] | None:
-        total = _total(row, field)
-        return None if total is None else (total,)
+        return q.known(_total(row, field))
 
     return key
-
-
-def _by_idle(row: PodRow) -> tuple[float] | None:
-    idle = _idle(row)
-    return None if idle is None else (idle,)
 
 
 _SORTS: dict[str, Sort[PodRow]] = {
@@ -161,7 +153,7 @@ _SORTS: dict[str, Sort[PodRow]] = {
 _USE_SORTS: dict[str, Sort[PodRow]] = {
     **{word: _SORTS[word] for word in ("name", "cores", "memory", "node")},
     "used": Sort(_by_use("cores_used"), of_use=True),
-    "idle": Sort(_by_idle, of_use=True),
+    "idle": Sort(lambda row: q.known(_idle(row)), of_use=True),
     "used-memory": Sort(_by_use("memory_used_bytes"), of_use=True),
     "throttled": Sort(_by_use("throttled_seconds"), of_use=True),
 }
@@ -282,10 +274,6 @@ def _part(used: float | None, whole: float) -> float | None:
     return None if used is None or not whole else used / whole
 
 
-def _known(value: float | None) -> tuple[float] | None:
-    return None if value is None else (value,)
-
-
 def _namespace_total(rows: Sequence[NamespaceRow]) -> NamespaceRow:
     memory = q.total(row.memory_used_bytes for row in rows)
     measured = q.total(row.cores_measured for row in rows)
@@ -338,9 +326,9 @@ NAMESPACE_USE: Kind[NamespaceRow] = Kind(
         "name": Sort(lambda row: (row.namespace == OTHERS, row.namespace), largest_first=False),
         "cores": Sort(lambda row: (row.cores,)),
         "memory": Sort(lambda row: (row.blocks,)),
-        "used": Sort(lambda row: _known(row.cores_used), of_use=True),
-        "used-memory": Sort(lambda row: _known(row.memory_used_bytes), of_use=True),
-        "idle": Sort(lambda row: _known(row.cores_idle), of_use=True),
+        "used": Sort(lambda row: q.known(row.cores_used), of_use=True),
+        "used-memory": Sort(lambda row: q.known(row.memory_used_bytes), of_use=True),
+        "idle": Sort(lambda row: q.known(row.cores_idle), of_use=True),
     },
     name=lambda row: f"namespace/{row.namespace}",
     total=_namespace_total,
@@ -359,14 +347,7 @@ _EXAMPLES = (
 @click.command("pods", cls=OperatorCommand, examples=_EXAMPLES)
 @all_namespaces_option
 @click.option("--node", "on_node", default="", help="Only pods on this node.", shell_complete=complete_node)
-@click.option(
-    "--name",
-    "named",
-    type=PartOfName(),
-    default="",
-    metavar="TEXT",
-    help="Only pods whose name contains this; of several namespaces, whose NAMESPACE/NAME does.",
-)
+@name_option("Only pods whose name contains this; of several namespaces, whose NAMESPACE/NAME does.")
 @click.option(
     "--status",
     type=click.Choice([each.value for each in PodStage], case_sensitive=False),

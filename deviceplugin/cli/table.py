@@ -285,6 +285,11 @@ def total(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
+def known(value: float | None) -> tuple[float] | None:
+    """The key of a `Sort`."""
+    return None if value is None else (value,)
+
+
 Row = TypeVar("Row")
 Sortable = tuple[Any, ...]
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from deviceplugin.cli.command import OperatorCommand, PartOfName, misused
+from deviceplugin.cli.command import OperatorCommand, misused, name_option
 from deviceplugin.cli.connection import Connection, all_namespaces_option, connected
 from deviceplugin.cli.nodes import GPU_USE, NODE_USE, gpu_entries
 from deviceplugin.cli.pods import CONTAINER_USE, NAMESPACE_ROWS, NAMESPACE_USE, POD_USE, container_entries
@@ -96,14 +96,7 @@ _WHAT = SettingType("a table", "|".join(TABLES), _read_what)
 @click.command("top", cls=OperatorCommand, examples=_EXAMPLES)
 @click.argument("what", type=_WHAT, default="nodes", metavar=f"[{_WHAT.metavar}]")
 @all_namespaces_option
-@click.option(
-    "--name",
-    "named",
-    type=PartOfName(),
-    default="",
-    metavar="TEXT",
-    help="Only nodes or pods whose name contains this.",
-)
+@name_option("Only nodes or pods whose name contains this.")
 @click.option("--once", is_flag=True, help="Print one table also on a terminal.")
 @click.option(
     "--interval",

@@ -24,11 +24,20 @@ def gpus_text(minors: Iterable[int]) -> str:
 
 @lru_cache(1024)  # the same few sets come again and again; the text depends on nothing else
 def _gpus_text(numbers: tuple[int, ...]) -> str:
-    runs = _runs(numbers)
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_LONGEST_LIST]]
-    if hidden := sum(last - first + 1 for first, last in runs[_LONGEST_LIST:]):
+    found = _runs(numbers)
+    shown = [_run_text(*run) for run in found[:_LONGEST_LIST]]
+    if hidden := sum(last - first + 1 for first, last in found[_LONGEST_LIST:]):
         shown.append(f"{hidden} more")
     return f"GPU{'' if len(numbers) == 1 else 's'} {listed(shown)}"
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """`0-3,5`: the same runs without words, all of them."""
+    return ",".join(_run_text(*run) for run in _runs(tuple(sorted(set(numbers)))))
+
+
+def _run_text(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _runs(numbers: tuple[int, ...]) -> list[tuple[int, int]]:

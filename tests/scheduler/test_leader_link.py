@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -17,6 +18,7 @@ from deviceplugin.kube.cluster_client import Address
 from deviceplugin.scheduler import leader_link
 from deviceplugin.scheduler.leader_link import LeaderLink
 from deviceplugin.scheduler.leadership import Leadership
+from tests.waiting import until
 
 NAME = "vcuda-scheduler.gpu.svc"
 NOW = dt.datetime.now(dt.UTC)
@@ -136,6 +138,10 @@ async def test_a_leader_that_is_silent_away_unknown_or_says_too_much_has_no_answ
         assert await link.ask("/view/cluster", {}, {}) is None
 
 
+def has_seen(server: Leader, questions: int) -> bool:
+    return len(server.seen) >= questions
+
+
 def asking(link: LeaderLink, *callers: str) -> list[asyncio.Task[tuple[int, bytes] | None]]:
     return [asyncio.create_task(link.ask("/view/cluster", {}, {}, caller=each)) for each in callers]
 
@@ -145,8 +151,7 @@ async def test_a_few_are_asked_at_once_and_who_finds_no_place_in_time_has_no_ans
     async with serving(server) as address, linked({"a": address}, place_within_s=0.2) as link:
         server.silent.clear()
         under_way = asking(link, *"aabbccdd")
-        while len(server.seen) < 8:
-            await asyncio.sleep(0.01)
+        await until(partial(has_seen, server, 8))
         assert await link.ask("/view/cluster", {}, {}, caller="e") is None
         assert len(server.seen) == 8
         server.silent.set()
@@ -160,11 +165,9 @@ async def test_a_caller_has_two_of_these_however_many_it_asks_for_and_keeps_no_o
     async with serving(server) as address, linked({"a": address}) as link:
         server.silent.clear()
         slow = asking(link, *["mallory"] * 40)
-        while len(server.seen) < 2:
-            await asyncio.sleep(0.01)
+        await until(partial(has_seen, server, 2))
         others = asking(link, "ann", "bob", "")
-        while len(server.seen) < 5:
-            await asyncio.sleep(0.01)
+        await until(partial(has_seen, server, 5))
         await asyncio.sleep(0.1)
         assert len(server.seen) == 5
         server.silent.set()
@@ -176,14 +179,12 @@ async def test_who_leaves_while_he_waits_or_asks_takes_no_place_with_him() -> No
     async with serving(server) as address, linked({"a": address}) as link:
         server.silent.clear()
         left = asking(link, *["ann"] * 4)
-        while len(server.seen) < 2:
-            await asyncio.sleep(0.01)
+        await until(partial(has_seen, server, 2))
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         again = asking(link, *"aabbccdd")
-        while len(server.seen) < 2 + 8:
-            await asyncio.sleep(0.01)
+        await until(partial(has_seen, server, 2 + 8))
         server.silent.set()
         assert await asyncio.gather(*again) == [(200, b"{}")] * 8
 
